@@ -1,6 +1,5 @@
 """Round at random, and alike everywhere.
 
-Chapter: 10
 Ranks: 1, 2
 Minutes: 15
 
@@ -36,6 +35,7 @@ def ex10_1(x, generator):
 # %% check
 DRAWS = 4096
 EXACT = [0.0, -0.0, 1.0, -1.5, 256.0, 2.0**-130, float("inf"), -float("inf")]
+PATTERNS = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x7FFFFF]  # NaN, as bits
 BETWEEN = {  # by case: numbers, and the chance of the neighbour farther from zero
     "between two numbers": [
         (1 + 1 / 512, 0.25), (1 + 3 / 512, 0.75), (3 + 1 / 128, 0.5)
@@ -47,17 +47,10 @@ BETWEEN = {  # by case: numbers, and the chance of the neighbour farther from ze
 }  # fmt: skip
 
 
-def neighbours(value):
-    """Return the neighbours of a number in bfloat16, the one nearer to zero first."""
-    bits = torch.tensor(value).view(torch.int32) & -65536
-    return bits.view(torch.float32).item(), (bits + 65536).view(torch.float32).item()
-
-
 def drawn(answer, x, seed):
     """Return what the answer makes of x, after a look at its type."""
-    untouched = Untouched(x=x)
-    got = answer(x, torch.Generator().manual_seed(seed))
-    untouched()
+    with Untouched(x=x):
+        got = answer(x, dice(seed))
     if not isinstance(got, torch.Tensor) or got.dtype != torch.bfloat16:
         kind = getattr(got, "dtype", type(got).__name__)
         raise Wrong(f"the result is {kind}, not a tensor of bfloat16.")
@@ -66,53 +59,46 @@ def drawn(answer, x, seed):
     return got.float()
 
 
+def judge(got, value, chance):
+    """Is each number a neighbour of the value, and each as often as it should be?"""
+    bits = torch.tensor(value).view(torch.int32) & -65536
+    inner, outer = torch.stack([bits, bits + 65536]).view(torch.float32).tolist()
+    strange = got[(got != inner) & (got != outer)]
+    if len(strange):
+        raise Wrong(f"""{value:.8g} became {strange[0].item():.8g}; its neighbours are
+            {inner:.8g} and {outer:.8g}.""")
+    share = (got == outer).float().mean().item()
+    if abs(share - chance) > 6 * (chance * (1 - chance) / DRAWS) ** 0.5:
+        raise Wrong(f"""of {DRAWS} times {value:.8g}, {100 * share:.3g} % became
+            {outer:.8g} and the rest {inner:.8g}; it should be {100 * chance:.3g} %.""")
+
+
 def check(answer, case):
     case("numbers that bfloat16 can hold")
     for seed in range(8):
         x = torch.tensor(EXACT)
         expect(f"of {EXACT}, the result", drawn(answer, x, seed), x, 0, 0)
     case("NaN")
-    patterns = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x7FFFFF]
     for seed in range(8):
-        x = torch.tensor(patterns, dtype=torch.int32).view(torch.float32)
+        x = torch.tensor(PATTERNS, dtype=torch.int32).view(torch.float32)
         got = drawn(answer, x, seed)
-        if not got.isnan().all():
-            at = int((~got.isnan()).nonzero()[0])
-            bits = f"{patterns[at] & 0xFFFFFFFF:08x}"
-            raise Wrong(f"NaN with the bits {bits} became {got[at].item():g}.")
-    for name, pairs in BETWEEN.items():
-        case(name)
+        for bits, number in zip(PATTERNS, got.tolist()):
+            if number == number:
+                bits = f"{bits & 0xFFFFFFFF:08x}"
+                raise Wrong(f"NaN with the bits {bits} became {number:g}.")
+    for name, pairs in case.each(BETWEEN):
         for value, chance in pairs:
             x = torch.full((2, DRAWS // 2), value)
-            got = drawn(answer, x, 7)
-            inner, outer = neighbours(value)
-            strange = got[(got != inner) & (got != outer)]
-            if len(strange):
-                raise Wrong(
-                    f"{value:.8g} became {strange[0].item():.8g}; its neighbours are "
-                    f"{inner:.8g} and {outer:.8g}."
-                )
-            share = (got == outer).float().mean().item()
-            spread = (chance * (1 - chance) / DRAWS) ** 0.5
-            if abs(share - chance) > 6 * spread:
-                raise Wrong(
-                    f"of {DRAWS} times {value:.8g}, {100 * share:.3g} % became "
-                    f"{outer:.8g} and the rest {inner:.8g}; it should be "
-                    f"{100 * chance:.3g} %."
-                )
+            judge(drawn(answer, x, 7), value, chance)
     case("the same weights on all ranks")
-    dice = torch.Generator().manual_seed(3)
-    x = torch.randn(1000, generator=dice)
+    x = torch.randn(1000, generator=dice(3))
     got = drawn(answer, x, 11)
     if torch.equal(got, drawn(answer, x, 12)):
         raise Wrong("two generators in different states led to the same result.")
     if not torch.equal(got, drawn(answer, x, 11)):
-        raise Wrong(
-            "the same numbers and the same generator led to two results: some of the "
-            "randomness comes from elsewhere."
-        )
-    every = [torch.empty_like(got) for _ in range(world_size)]
-    dist.all_gather(every, got)
+        raise Wrong("""the same numbers and the same generator led to two results: some
+            of the randomness comes from elsewhere.""")
+    every = everyone(got)
     for r, other in enumerate(every):
         if apart := int((other != every[0]).sum()):
             raise Wrong(f"rank 0 and rank {r} rounded {apart} of 1000 weights apart.")
@@ -134,8 +120,7 @@ def ex10_1(x, generator):
 # - return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
 # + return bits.view(torch.float32).bfloat16()
 # %% wrong: the noise comes from each rank's own dice
-# - noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-# + noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+# ~ generator=generator, dtype => dtype
 # %% wrong: noise, and then to the nearest, which rounds what it could hold
 # = noise = torch.rand(x.shape, generator=generator) - 0.5
 # = return (x * (1 + noise / 64)).bfloat16()
@@ -146,7 +131,5 @@ def ex10_1(x, generator):
 # = chosen = torch.where(coin & (lower != x), upper, lower)
 # = return torch.where(x.isfinite(), chosen, x).bfloat16()
 # %% wrong: 16 bits of noise are added, but the nearest is taken
-# = noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-# = bits = (x.view(torch.int32) + noise).view(torch.float32)
-# = exact = x.bfloat16().float() == x
-# = return torch.where(x.isfinite() & ~exact, bits, x).bfloat16()
+# - bits = (x.view(torch.int32) + noise) & -65536  # clears the lower half
+# + bits = x.view(torch.int32) + noise * (x.bfloat16().float() != x)

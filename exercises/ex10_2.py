@@ -1,6 +1,5 @@
 """A loss scaler that all ranks agree on.
 
-Chapter: 10
 Ranks: 2, 4
 Minutes: 20
 
@@ -50,7 +49,7 @@ def ex10_2(optimizer, state, interval):
 
 
 # %% check
-INF, NAN, HUGE = float("inf"), float("nan"), 3e38
+INF, NAN, HUGE, INTERVAL = float("inf"), float("nan"), 3e38, 3
 STORIES = {  # by step: the gradient's last number on rank 0, rank 1, ...; None: no grad
     "all is finite": [[1, 1, 1, 1]],
     "large numbers whose sum overflows": [[HUGE, 1, HUGE, 1]],
@@ -59,13 +58,10 @@ STORIES = {  # by step: the gradient's last number on rank 0, rank 1, ...; None:
     "NaN on one rank": [[1, NAN, 1, 1]],
     "a rank without gradients": [[1, None, 1, None]],
     "overflow beside a rank without gradients": [[None, INF, None, INF]],
-    "three good steps in a row": [[1, 1, 1, 1]] * 4,
-    "a bad step between good ones": [
-        [1, 1, 1, 1], [1, 1, 1, 1], [INF, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1],
-    ],
+    "three good steps in a row": [[1] * 4] * 4,
+    "a bad step between good ones": [[1] * 4] * 2 + [[INF, 1, 1, 1]] + [[1] * 4] * 2,
     "two bad steps, then four good ones": [[1, 1, 1, INF], [NAN] * 4] + [[1] * 4] * 4,
-}  # fmt: skip
-INTERVAL = 3
+}
 
 
 class Counting(torch.optim.SGD):
@@ -79,24 +75,23 @@ class Counting(torch.optim.SGD):
 
 
 def check(answer, case):
-    for name, steps in STORIES.items():
-        case(name)
-        weights = torch.nn.Parameter(torch.ones(3 + rank))
-        bias = torch.nn.Parameter(torch.ones(2))
-        idle = torch.nn.Parameter(torch.ones(1))  # never has a gradient
+    for name, steps in case.each(STORIES):
+        sizes = 3 + rank, 2, 1  # the last one never has a gradient
+        weights, bias, idle = (nn.Parameter(torch.ones(n)) for n in sizes)
         groups = [{"params": [weights, idle]}, {"params": [bias], "lr": 0.25}]
-        optimizer = Counting(groups, lr=0.5)
-        state = {"scale": 64.0, "good": 0}
+        optimizer, state = Counting(groups, lr=0.5), {"scale": 64.0, "good": 0}
         scale, good = 64.0, 0
         for number, row in enumerate(steps, 1):
             row = row[:world_size]
             taken = all(v is None or abs(v) < INF for v in row)
-            value, before = row[rank], [weights.detach().clone(), bias.detach().clone()]
-            true = torch.arange(3.0 + rank)
+            before, true = (
+                (weights.detach() + 0, bias.detach() + 0),
+                torch.arange(sizes[0] * 1.0),
+            )
             weights.grad = bias.grad = None
-            if value is not None:
+            if row[rank] is not None:
                 weights.grad, bias.grad = true * scale, torch.full((2,), 2.0) * scale
-                bias.grad[-1] = value
+                bias.grad[-1] = row[rank]
             optimizer.steps = 0
             got = answer(optimizer, state, INTERVAL)
             where = f"rank {rank}, step {number}, where the ranks have {row}: "
@@ -108,20 +103,18 @@ def check(answer, case):
                 raise Wrong(f"{where}optimizer.step {ran}; it {should}.")
             if got is None or bool(got) != taken:
                 raise Wrong(f"{where}it returned {got!r}; it should be {taken}.")
-            if value is not None:
-                compare(
-                    f"{where}the gradient", weights.grad, true,
-                    {"It is still scaled.": true * scale,
-                     "It was divided twice.": true / scale,
-                     "It was divided by the new scale.": true * 2,
-                     "It was divided by twice the scale.": true / 2},
-                )  # fmt: skip
-                moved = before[0] - weights.detach()
-                expect(f"{where}the weights' step", moved, taken * 0.5 * true)
-                other = (before[1] - bias.detach())[0].item()
+            if row[rank] is not None:
+                compare(f"{where}the gradient", weights.grad, true, {
+                    "It is still scaled.": true * scale,
+                    "It was divided twice.": true / scale,
+                    "It was divided by the new scale.": true * 2,
+                    "It was divided by twice the scale.": true / 2,
+                })  # fmt: skip
+                moved = [old - w.detach() for old, w in zip(before, (weights, bias))]
+                expect(f"{where}the weights' step", moved[0], taken * 0.5 * true)
+                other = moved[1][0].item()
                 expect(f"{where}the bias' step", other, taken * 0.5, atol=1e-6)
-            old = scale
-            good = good + 1 if taken else 0
+            old, good = scale, good + 1 if taken else 0
             scale = scale if taken else scale / 2
             if good == INTERVAL:
                 scale, good = scale * 2, 0
@@ -129,9 +122,8 @@ def check(answer, case):
                 "It stays as it was.": old,
                 "Only a step without overflow may raise it, after 3 in a row.": old * 2,
             })  # fmt: skip
-            compare(f"{where}state['good']", int(state["good"]), good, {
-                "It is not set back.": good + INTERVAL,
-            })  # fmt: skip
+            mistakes = {"It is not set back.": good + INTERVAL}
+            compare(f"{where}state['good']", int(state["good"]), good, mistakes)
 
 
 # %% right: gathers what each rank says, as an object
@@ -154,62 +146,26 @@ def ex10_2(optimizer, state, interval):
 
 
 # %% wrong: each rank decides for itself
-# - bad = torch.zeros(1)
-# + bad = False
-# -             bad += not parameter.grad.isfinite().all()
 # - dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-# +             bad |= not parameter.grad.isfinite().all().item()
 # %% wrong: only who has gradients asks the others
-# = parameters = [p for g in optimizer.param_groups for p in g["params"]]
-# = gradients = [p.grad for p in parameters if p.grad is not None]
-# = bad = torch.zeros(1)
-# = for gradient in gradients:
-# =     gradient /= state["scale"]
-# =     bad += not gradient.isfinite().all()
-# = if gradients:
-# =     dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-# = if bad:
-# =     state["scale"], state["good"] = state["scale"] / 2, 0
-# =     return False
-# = optimizer.step()
-# = state["good"] += 1
-# = if state["good"] == interval:
-# =     state["scale"], state["good"] = state["scale"] * 2, 0
-# = return True
+# - dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+# + parameters = [p for group in optimizer.param_groups for p in group["params"]]
+# + if any(p.grad is not None for p in parameters):
+# +     dist.all_reduce(bad, op=dist.ReduceOp.MAX)
 # %% wrong: looks for inf in the sum of all gradients
-# = total = torch.zeros(1)
-# = parameters = [p for g in optimizer.param_groups for p in g["params"]]
-# = for parameter in parameters:
-# =     if parameter.grad is not None:
-# =         total += parameter.grad.abs().sum()
-# =         parameter.grad /= state["scale"]
-# = dist.all_reduce(total)
-# = if not total.isfinite():
-# =     state["scale"], state["good"] = state["scale"] / 2, 0
-# =     return False
-# = optimizer.step()
-# = state["good"] += 1
-# = if state["good"] == interval:
-# =     state["scale"], state["good"] = state["scale"] * 2, 0
-# = return True
+# - parameter.grad /= state["scale"]
+# - bad += not parameter.grad.isfinite().all()
+# + bad += parameter.grad.abs().sum()
+# + parameter.grad /= state["scale"]
+# - dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+# - if bad:
+# + dist.all_reduce(bad)
+# + if not bad.isfinite():
 # %% wrong: a bad step does not end the row of good ones
-# - state["scale"], state["good"] = state["scale"] / 2, 0
-# + state["scale"] /= 2
+# ~ ["scale"], state["good"] = state["scale"] / 2, 0 => ["scale"] /= 2
 # %% wrong: steps with gradients that are still scaled
 # - parameter.grad /= state["scale"]
 # %% wrong: compares the largest gradient with inf
-# = most = torch.zeros(1)
-# = parameters = [p for g in optimizer.param_groups for p in g["params"]]
-# = for parameter in parameters:
-# =     if parameter.grad is not None:
-# =         parameter.grad /= state["scale"]
-# =         most = torch.maximum(most, parameter.grad.max())
-# = dist.all_reduce(most, op=dist.ReduceOp.MAX)
-# = if most == float("inf"):
-# =     state["scale"], state["good"] = state["scale"] / 2, 0
-# =     return False
-# = optimizer.step()
-# = state["good"] += 1
-# = if state["good"] == interval:
-# =     state["scale"], state["good"] = state["scale"] * 2, 0
-# = return True
+# - bad += not parameter.grad.isfinite().all()
+# + bad = torch.maximum(bad, parameter.grad.max())
+# ~ if bad => if bad == float("inf")

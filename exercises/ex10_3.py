@@ -1,6 +1,5 @@
 """Clip by the norm of a gradient that is spread over ranks.
 
-Chapter: 10
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -59,46 +58,39 @@ CASES = {  # sharded: sizes by rank, replicated sizes, dtype, magnitude, max_nor
 
 def made(sizes, seed, dtype, magnitude):
     """Return gradients that any rank can make."""
-    dice = torch.Generator().manual_seed(seed)
-    return [
-        ((torch.rand(n, generator=dice) + 0.5) * magnitude).to(dtype) for n in sizes
-    ]
+    seed = dice(seed)
+    numbers = [(torch.rand(n, generator=seed) + 0.5) * magnitude for n in sizes]
+    return [part.to(dtype) for part in numbers]
 
 
 def square(tensors):
-    """Return the sum of the squares of all numbers, in float64."""
     return sum((t.double().square().sum().item() for t in tensors), 0.0)
 
 
 def check(answer, case):
-    for name, (sizes, same, dtype, magnitude, most) in CASES.items():
-        case(name)
+    for name, (sizes, same, dtype, magnitude, most) in case.each(CASES):
         parts = [made(sizes[r], 10 + r, dtype, magnitude) for r in range(world_size)]
         shared = made(same, 5, dtype, magnitude)
-        squares = [square(part) for part in parts]
-        norm = (sum(squares) + square(shared)) ** 0.5
-        # norms that likely mistakes lead to
-        twice = (sum(squares) + world_size * square(shared)) ** 0.5
-        own = (squares[rank] + square(shared)) ** 0.5
-        added = sum(s**0.5 for s in squares) + square(shared) ** 0.5
-        mine, ours = [t.clone() for t in parts[rank]], [t.clone() for t in shared]
-        got = answer(mine, ours, most)
+        squares, ours = [square(part) for part in parts], square(shared)
+        norm = (sum(squares) + ours) ** 0.5
+        given = [[t.clone() for t in kind] for kind in (parts[rank], shared)]
+        got = answer(*given, most)
         if not isinstance(got, float):
             raise Wrong(f"it returned {type(got).__name__}, not a float.")
         compare(f"the norm that rank {rank} returns", got, norm, {
-            "It counts what is replicated once per rank.": twice,
-            "It leaves out the other ranks' shards.": own,
-            "It adds norms, not their squares.": added,
+            "It counts what is replicated once per rank.":
+                (sum(squares) + world_size * ours) ** 0.5,
+            "It leaves out the other ranks' shards.": (squares[rank] + ours) ** 0.5,
+            "It adds norms, not their squares.":
+                sum(s**0.5 for s in [*squares, ours]),
             "It leaves out what is replicated.": sum(squares) ** 0.5,
             "It is the norm after clipping.": min(norm, most),
         }, rtol=1e-5)  # fmt: skip
-        factor = min(1.0, most / norm)
         close = {"rtol": 1e-4 if dtype == F32 else 0.02, "atol": 1e-7}
-        for kind, given, left in (
-            ("shard", parts[rank], mine), ("replicated gradient", shared, ours),
-        ):  # fmt: skip
-            for i, (before, after) in enumerate(zip(given, left)):
-                want = (before.double() * factor).to(dtype)
+        kinds = zip(("shard", "replicated gradient"), (parts[rank], shared), given)
+        for kind, whole, left in kinds:
+            for i, (before, after) in enumerate(zip(whole, left)):
+                want = (before.double() * min(1.0, most / norm)).to(dtype)
                 compare(f"rank {rank}'s {kind} {i}", after, want, {
                     "It is not clipped.": before,
                     "A short gradient must not grow.": before * (most / norm),
@@ -119,38 +111,23 @@ def ex10_3(sharded, replicated, max_norm):
 
 
 # %% wrong: the norm of what this rank holds
-# = gradients = [t.double() for t in (*sharded, *replicated)]
-# = norm = sum(t.square().sum().item() for t in gradients) ** 0.5
-# = for gradient in (*sharded, *replicated):
-# =     gradient.mul_(min(1.0, max_norm / norm))
-# = return norm
+# - dist.all_reduce(total)
 # %% wrong: what is replicated counts once per rank
-# - for gradient in sharded:
-# + for gradient in (*sharded, *replicated):
+# ~ 1 / dist.get_world_size() => 1
+# %% wrong: squares in the gradients' own type
+# ~ double().square => square
+# ~ double().square => square
+# %% wrong: adds up the ranks' norms
+# - dist.all_reduce(total)
 # - for gradient in replicated:
 # -     total += gradient.double().square().sum()
-# %% wrong: squares in the gradients' own type
-# - total += gradient.double().square().sum()
-# + total += gradient.square().sum()
-# - total += gradient.double().square().sum()
-# + total += gradient.square().sum()
-# %% wrong: adds up the ranks' norms
-# = squares = sum(t.double().square().sum().item() for t in sharded)
-# = total = torch.tensor([squares], dtype=torch.double).sqrt()
-# = dist.all_reduce(total)
-# = total += sum(t.double().square().sum().item() for t in replicated) ** 0.5
-# = norm = total.item()
-# = for gradient in (*sharded, *replicated):
-# =     gradient.mul_(min(1.0, max_norm / norm))
-# = return norm
+# - norm = total.sqrt().item()
+# + dist.all_reduce(total.sqrt_())
+# + squares = sum(gradient.double().square().sum() for gradient in replicated)
+# + norm = (total + squares**0.5).item()
 # %% wrong: always scales to the threshold
-# - gradient.mul_(min(1.0, max_norm / norm))
-# + gradient.mul_(max_norm / norm)
+# ~ min(1.0, max_norm / norm) => max_norm / norm
 # %% wrong: a rank without shards does not call the collective
-# - for gradient in sharded:
-# -     total += gradient.double().square().sum()
 # - dist.all_reduce(total)
 # + if sharded:
-# +     for gradient in sharded:
-# +         total += gradient.double().square().sum()
 # +     dist.all_reduce(total)

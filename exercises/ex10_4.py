@@ -1,6 +1,5 @@
 """How large a batch is worth it?
 
-Chapter: 10
 Ranks: 1, 2, 4
 Minutes: 25
 
@@ -55,11 +54,8 @@ CASES = {  # steps, k, n, batch, how large the noise of one sample is
 
 def made(r, steps, k, n, batch, noise):
     """Return the gradients of rank r; any rank can make them."""
-    dice = torch.Generator().manual_seed(50 + r)
-    means = torch.ones(n) + noise / batch**0.5 * torch.randn(
-        steps, k, n, generator=dice
-    )
-    return means.float() * (1 + 0.3 * r)  # no two ranks look alike
+    numbers = torch.randn(steps, k, n, generator=dice(50 + r))
+    return (1 + noise / batch**0.5 * numbers) * (1 + 0.3 * r)  # no two ranks look alike
 
 
 def solve(small, big, batch, total):
@@ -74,55 +70,41 @@ def check(answer, case):
         if world_size * k < 2:
             continue  # one gradient tells nothing about noise
         case(name)
-        every = torch.stack(
-            [made(r, steps, k, n, batch, noise) for r in range(world_size)], 1
-        ).double()  # (steps, W, k, n)
-        total = world_size * k * batch
-        norms = every.square().sum(-1)
+        task = steps, k, n, batch, noise
+        every = [made(r, *task) for r in range(world_size)]
+        every = torch.stack(every, 1).double()  # (steps, W, k, n)
+        mine, sizes = made(rank, *task), (batch, world_size * k * batch)
+        with Untouched(gradients=mine):
+            got = answer(mine, batch)
+        got = unpack(got, 3, "(|G|², S, their ratio)")
+        norms, own = every.square().sum(-1), every[:, rank].mean(1).square().sum(-1)
         small, big = norms.mean((1, 2)), every.mean((1, 2)).square().sum(-1)
-        want = solve(small, big, batch, total)
-        mine = made(rank, steps, k, n, batch, noise)
-        untouched = Untouched(gradients=mine)
-        got = answer(mine, batch)
-        untouched()
-        if not isinstance(got, (tuple, list)) or len(got) != 3:
-            raise Wrong(f"it returned {got!r}, not (|G|², S, their ratio).")
+        of_rank, of_ranks = norms[:, rank].mean(1), every.mean(2).square().sum(-1)
+        want, norm = solve(small, big, *sizes), big.mean().item()
+        ratios = [solve(*pair, *sizes)[2] for pair in zip(small, big)]
         mistakes = {
-            "Only this rank's small gradients count in it.": solve(
-                norms[:, rank].mean(1), big, batch, total
-            ),
-            "The mean norm was squared, instead of a mean of squares.": solve(
-                norms.sqrt().mean((1, 2)).square(), big, batch, total
-            ),
-            "The mean gradient is that of this rank alone.": solve(
-                small, every[:, rank].mean(1).square().sum(-1), batch, total
-            ),
-            "No other rank's gradients are in it.": solve(
-                norms[:, rank].mean(1), every[:, rank].mean(1).square().sum(-1),
-                batch, k * batch + (k == 1),
-            ),
-            "A mean over ranks of |mean gradient|² is not that of the whole.": solve(
-                small, every.mean(2).square().sum(-1).mean(1), batch, total
-            ),
+            "Only this rank's small gradients count in it.":
+                solve(of_rank, big, *sizes),
+            "The mean norm was squared, instead of a mean of squares.":
+                solve(norms.sqrt().mean((1, 2)).square(), big, *sizes),
+            "The mean gradient is that of this rank alone.": solve(small, own, *sizes),
+            "No other rank's gradients are in it.":
+                solve(of_rank, own, batch, k * batch + (k == 1)),
+            "A mean over ranks of |mean gradient|² is not that of the whole.":
+                solve(small, of_ranks.mean(1), *sizes),
             "This is the squared norm of the mean gradient, whose noise is still in "
-            "it.": (big.mean().item(), want[1], want[1] / big.mean().item()),
-            "This is a mean of the steps' ratios.": (
-                want[0], want[1], torch.tensor(
-                    [solve(a, b, batch, total)[2] for a, b in zip(small, big)]
-                ).mean().item(),
-            ),
+            "it.": (norm, want[1], want[1] / norm),
+            "This is a mean of the steps' ratios.":
+                (*want[:2], torch.tensor(ratios).mean().item()),
         }  # fmt: skip
         if world_size > 1:
-            mistakes[
-                "The large batch has W k times as many samples as a small one."
-            ] = solve(small, big, batch, world_size * batch)
+            fault = "The large batch has W k times as many samples as a small one."
+            mistakes[fault] = solve(small, big, batch, world_size * batch)
         for i, what in enumerate(("|G|²", "S", "S / |G|²")):
             if not abs(float(got[i])) < float("inf"):
-                raise Wrong(
-                    f"rank {rank}'s {what} is {float(got[i])}; it should be "
-                    f"{want[i]:.6g}. Of how many samples is the mean of all gradients, "
-                    f"if each is of {batch}?"
-                )
+                raise Wrong(f"""rank {rank}'s {what} is {float(got[i])}; it should be
+                    {want[i]:.6g}. Of how many samples is the mean of all gradients, if
+                    each is of {batch}?""")
             known = {words: values[i] for words, values in mistakes.items()}
             compare(f"rank {rank}'s {what}", float(got[i]), want[i], known, rtol=1e-5)
 
@@ -140,37 +122,22 @@ def ex10_4(gradients, batch):
 
 
 # %% wrong: a mean of the steps' ratios
-# - noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-# - signal = small.mean() - noise / batch
 # - return signal.item(), noise.item(), (noise / signal).item()
-# + noise = (small - big) / (1 / batch - 1 / (many * batch))
-# + signal = small - noise / batch
-# + ratio = (noise / signal).mean().item()
-# + return signal.mean().item(), noise.mean().item(), ratio
+# + each = (small - big) / (1 / batch - 1 / (many * batch))
+# + ratio = (each / (small - each / batch)).mean()
+# + return signal.item(), noise.item(), ratio.item()
 # %% wrong: the small norms of one rank
-# - squares = gradients.double().square().sum((1, 2))  # (steps,)
-# - dist.all_reduce(squares)
-# - small, big = squares / many, (total / many).square().sum(1)
-# + small = gradients.double().square().sum(2).mean(1)
-# + big = (total / many).square().sum(1)
+# ~ dist.all_reduce(squares) => squares *= dist.get_world_size()
 # %% wrong: forgets that the gradients were accumulated
 # - noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-# + large = dist.get_world_size() * batch
-# + noise = ((small - big) / (1 / batch - 1 / large)).mean()
+# + noise = ((small - big) / (1 / batch - 1 / (dist.get_world_size() * batch))).mean()
 # %% wrong: takes the mean gradient for G
-# - signal = small.mean() - noise / batch
-# + signal = big.mean()
+# ~ small.mean() - noise / batch => big.mean()
 # %% wrong: squares the mean of the norms
 # - squares = gradients.double().square().sum((1, 2))  # (steps,)
-# + norms = gradients.double().norm(dim=2).sum(1)
-# - dist.all_reduce(squares)
-# - small, big = squares / many, (total / many).square().sum(1)
-# + dist.all_reduce(norms)
-# + small, big = (norms / many).square(), (total / many).square().sum(1)
+# + squares = gradients.double().norm(dim=2).sum(1)
+# ~ squares / many => (squares / many).square()
 # %% wrong: no rank asks the others
-# = many = gradients.shape[1]
-# = g = gradients.double()
-# = small, big = g.square().sum(2).mean(1), g.mean(1).square().sum(1)
-# = noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-# = signal = small.mean() - noise / batch
-# = return signal.item(), noise.item(), (noise / signal).item()
+# ~ dist.get_world_size() * gradients => gradients
+# - dist.all_reduce(total)
+# - dist.all_reduce(squares)

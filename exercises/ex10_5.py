@@ -1,6 +1,5 @@
 """AdamW for weights of two bytes.
 
-Chapter: 10
 Ranks: 1, 2, 4
 Minutes: 40
 Level: hard
@@ -87,23 +86,18 @@ BETAS = 0.9, 0.99
 
 def brought(kind, shapes, step):
     """Return what each rank brings in a step, W lists of bfloat16 tensors."""
-    dice = torch.Generator().manual_seed(100 + step)
-    sets = []
+    seed, sets = dice(100 + step), []
     for shape in shapes:
-        noise = torch.randn(world_size, *shape, generator=dice)
+        noise = torch.randn(world_size, *shape, generator=seed)
         mean = torch.linspace(0.4, 1.0, noise[0].numel()).view(shape)
+        every = {"random": noise, "steady": mean + 0.3 * noise, "zero": 0 * noise}
         if kind == "cancel":  # 300, -300 and small ones, on ranks drawn for each number
             large = torch.zeros_like(noise)
             large[0], large[-1] = 300.0, -300.0 if world_size > 1 else 300.0
-            order = torch.rand(noise.shape, generator=dice).argsort(0)
-            every = (mean + large if world_size < 4 else mean * 0.4 + large).gather(
-                0, order
-            )
-        else:
-            every = {
-                "random": noise, "steady": mean + 0.3 * noise, "zero": 0 * noise
-            }[kind]  # fmt: skip
-        sets.append(every.to(BF16))
+            order = torch.rand(noise.shape, generator=seed).argsort(0)
+            small = mean if world_size < 4 else mean * 0.4
+            every["cancel"] = (small + large).gather(0, order)
+        sets.append(every[kind].to(BF16))
     return [[every[r] for every in sets] for r in range(world_size)]
 
 
@@ -114,11 +108,9 @@ def stepped(start, history, lr, eps, decay, mean, copy=True, coupled=False, fix=
     moments = [(torch.zeros(w.shape), torch.zeros(w.shape)) for w in start]
     for t, every in enumerate(history, 1):
         for i, (w, (m, v)) in enumerate(zip(kept, moments)):
-            g = mean([one[i] for one in every])
-            if coupled:
-                g = g + decay * w
-            else:
-                w.mul_(1 - lr * decay)
+            g = mean(torch.stack([one[i] for one in every]).double()).float()
+            g = g + decay * w if coupled else g
+            w.mul_(1 if coupled else 1 - lr * decay)
             m.lerp_(g.float(), 1 - BETAS[0])
             v.mul_(BETAS[1]).addcmul_(g.float(), g.float(), value=1 - BETAS[1])
             one, two = (1 - b**t if fix else 1 for b in BETAS)
@@ -135,87 +127,59 @@ def held(value, seen):
         return value.untyped_storage().nbytes() // max(1, value.element_size())
     if isinstance(value, torch.optim.Optimizer):
         value = [value.param_groups, list(value.state.values())]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(held(one, seen) for one in value)
-    return 0
-
-
-def exact(every):
-    return torch.stack(every).double().mean(0).float()
-
-
-def alone(every):
-    return every[rank].float()
-
-
-def added(every):
-    return torch.stack(every).double().sum(0).float()
+    value = list(value.values()) if isinstance(value, dict) else value
+    return sum(held(one, seen) for one in value) if type(value) in (list, tuple) else 0
 
 
 def check(answer, case):
     memory, apart = [], []
-    for name, (shapes, steps, lr, eps, decay, kind) in CASES.items():
-        case(name)
-        dice = torch.Generator().manual_seed(9)
-        start = [(torch.rand(s, generator=dice) + 0.75).to(BF16) for s in shapes]
+    for name, (shapes, steps, *numbers, kind) in case.each(CASES):
+        seed, (lr, eps, decay) = dice(9), numbers
+        start = [(torch.rand(s, generator=seed) + 0.75).to(BF16) for s in shapes]
         history = [brought(kind, shapes, step) for step in range(steps)]
         weights, state = [w.clone() for w in start], {}
         for every in history:
             mine = [g.clone() for g in every[rank]]
             answer(weights, mine, state, lr, BETAS, eps, decay)
-        numbers = lr, eps, decay
-        want = stepped(start, history, *numbers, exact)
+
+        def other(
+            mean=lambda every: every.mean(0), task=(start, history, *numbers), **how
+        ):
+            return stepped(*task, mean, **how)
+
+        want, flat = other(), torch.cat([w.flatten() for w in weights])
         mistakes = {
-            "Small steps on bfloat16 weights are rounded away.": stepped(
-                start, history, *numbers, exact, copy=False
-            ),
+            "Small steps on bfloat16 weights are rounded away.": other(copy=False),
             "The weights did not move.": start,
-            "Weight decay was added to the gradient, as Adam does, not AdamW.": (
-                stepped(start, history, *numbers, exact, coupled=True)
-            ),
-            "The moments are not corrected for starting at zero.": stepped(
-                start, history, *numbers, exact, fix=False
-            ),
-            "This is a step on this rank's own gradients.": stepped(
-                start, history, *numbers, alone
-            ),
-            "This is a step on the sum of the gradients, not their mean.": stepped(
-                start, history, *numbers, added
-            ),
-        }
-        flat = torch.cat([w.flatten() for w in weights])
-        for i, wanted in enumerate(want):
-            if tuple(weights[i].shape) != shapes[i] or weights[i].dtype != BF16:
-                raise Wrong(
-                    f"weight {i} is now {weights[i].dtype}, {weights[i].shape}."
-                )
+            "Weight decay was added to the gradient, as Adam does, not AdamW.":
+                other(coupled=True),
+            "The moments are not corrected for starting at zero.": other(fix=False),
+            "This is a step on this rank's own gradients.":
+                other(lambda every: every[rank]),
+            "This is a step on the sum of the gradients, not their mean.":
+                other(lambda every: every.sum(0)),
+        }  # fmt: skip
+        for i, (weight, wanted) in enumerate(zip(weights, want)):
+            if tuple(weight.shape) != shapes[i] or weight.dtype != BF16:
+                raise Wrong(f"weight {i} is now {weight.dtype}, {weight.shape}.")
             known = {words: values[i] for words, values in mistakes.items()}
-            compare(
-                f"weight {i} on rank {rank} after {steps} steps", weights[i], wanted,
-                known, rtol=2.0**-7, atol=1e-6,
-            )  # fmt: skip
+            what = f"weight {i} on rank {rank} after {steps} steps"
+            compare(what, weight, wanted, known, rtol=2.0**-7, atol=1e-6)
         apart.append(int((flat != torch.cat([w.flatten() for w in want])).sum()))
-        bits = [torch.empty_like(flat) for _ in range(world_size)]
-        dist.all_gather(bits, flat)
-        for r, other in enumerate(bits):
-            if not torch.equal(other, bits[0]):
+        bits = everyone(flat)
+        for r, one in enumerate(bits):
+            if not torch.equal(one, bits[0]):
                 raise Wrong(f"the weights of rank 0 and rank {r} are not the same.")
         memory.append((held(state, set()), 3 * -(-len(flat) // world_size), len(flat)))
     case("the last bits")
     if sum(apart) > 20:  # a sum in another order may be rounded to the other side
-        raise Wrong(
-            f"{sum(apart)} weights on rank {rank} are the neighbours of what they "
-            "should be: round the copy to the nearest, when all is done."
-        )
+        raise Wrong(f"""{sum(apart)} weights on rank {rank} are the neighbours of what
+            they should be: round the copy to the nearest, when all is done.""")
     case("what the states hold")
     for has, most, num in memory:
         if has > most + 4:  # a step may be counted in a tensor
-            raise Wrong(
-                f"the weights are right, but rank {rank}'s state holds {has} numbers "
-                f"for {num} weights on {world_size} ranks; {most} are enough."
-            )
+            raise Wrong(f"""the weights are right, but rank {rank}'s state holds {has}
+                numbers for {num} weights on {world_size} ranks; {most} are enough.""")
 
 
 # %% right: torch's own AdamW on the piece, and every rank broadcasts its own
@@ -245,101 +209,36 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
 
 
 # %% wrong: no copy in float32
-# = state["t"] = t = state.get("t", 0) + 1
-# = for i, (w, g) in enumerate(zip(weights, gradients)):
-# =     g = g.float()
-# =     dist.all_reduce(g)
-# =     g /= dist.get_world_size()
-# =     m, v = state.setdefault(i, (torch.zeros(w.shape), torch.zeros(w.shape)))
-# =     m.lerp_(g, 1 - betas[0])
-# =     v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
-# =     w.mul_(1 - lr * weight_decay)
-# =     step = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
-# =     w -= (lr * step).bfloat16()
+#   state["t"] += 1
+# + state["master"] = torch.cat([w.flatten() for w in weights])[mine].float()
 # %% wrong: cuts the lower half off
-# = if not state:
-# =     state["copy"] = [w.float() for w in weights]
-# =     state["optimizer"] = torch.optim.AdamW(
-# =         state["copy"], lr, betas, eps, weight_decay
-# =     )
-# = for copy, g in zip(state["copy"], gradients):
-# =     copy.grad = g.float()
-# =     dist.all_reduce(copy.grad)
-# =     copy.grad /= dist.get_world_size()
-# = state["optimizer"].step()
-# = for w, copy in zip(weights, state["copy"]):
-# =     copy.grad = None
-# =     w.copy_((copy.view(torch.int32) & -65536).view(torch.float32))
+# - piece = F.pad(master.bfloat16(), (0, size - len(master)))
+# + cut = (master.view(torch.int32) & -65536).view(torch.float32)
+# + piece = F.pad(cut.bfloat16(), (0, size - len(master)))
 # %% wrong: every rank keeps all of it
-# = if not state:
-# =     state["copy"] = [w.float() for w in weights]
-# =     state["optimizer"] = torch.optim.AdamW(
-# =         state["copy"], lr, betas, eps, weight_decay
-# =     )
-# = for copy, g in zip(state["copy"], gradients):
-# =     copy.grad = g.float()
-# =     dist.all_reduce(copy.grad)
-# =     copy.grad /= dist.get_world_size()
-# = state["optimizer"].step()
-# = for w, copy in zip(weights, state["copy"]):
-# =     copy.grad = None
-# =     w.copy_(copy)
+# ~ rank * size, (rank + 1) * size => None
+# - piece = F.pad(master.bfloat16(), (0, size - len(master)))
+# + piece = F.pad(master.bfloat16(), (0, size * world_size - len(row)))
+# + piece = piece[rank * size :][:size]
 # %% wrong: the gradients are averaged in bfloat16
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = row = torch.cat([w.flatten() for w in weights])
-# = total = torch.cat([g.flatten() for g in gradients])
-# = dist.all_reduce(total)
-# = total /= world_size
-# = if not state:
-# =     state["piece"] = row.tensor_split(world_size)[rank].float()
-# =     state["optimizer"] = torch.optim.AdamW(
-# =         [state["piece"]], lr, betas, eps, weight_decay
-# =     )
-# = state["piece"].grad = total.tensor_split(world_size)[rank].float()
-# = state["optimizer"].step()
-# = state["piece"].grad = None
-# = pieces = [p.clone() for p in row.tensor_split(world_size)]
-# = pieces[rank].copy_(state["piece"])
-# = for owner, piece in enumerate(pieces):
-# =     if piece.numel():
-# =         dist.broadcast(piece, owner)
-# = for w, new in zip(weights, torch.cat(pieces).split([w.numel() for w in weights])):
-# =     w.copy_(new.view_as(w))
+# - row = torch.cat([g.flatten() for g in gradients]).float()
+# - dist.all_reduce(row)
+# + row = torch.cat([g.flatten() for g in gradients])
+# + dist.all_reduce(row)
+# + row = row.float()
 # %% wrong: steps on the rank's own gradients
 # = if not state:
 # =     state["copy"] = [w.float() for w in weights]
-# =     state["optimizer"] = torch.optim.AdamW(
-# =         state["copy"], lr, betas, eps, weight_decay
-# =     )
+# =     state["adam"] = torch.optim.AdamW(state["copy"], lr, betas, eps, weight_decay)
 # = for copy, g in zip(state["copy"], gradients):
 # =     copy.grad = g.float()
-# = state["optimizer"].step()
+# = state["adam"].step()
 # = for w, copy in zip(weights, state["copy"]):
 # =     w.copy_(copy)
 # %% wrong: decays as Adam does
-# = if not state:
-# =     state["copy"] = [w.float() for w in weights]
-# =     state["optimizer"] = torch.optim.Adam(
-# =         state["copy"], lr, betas, eps, weight_decay
-# =     )
-# = for copy, g in zip(state["copy"], gradients):
-# =     copy.grad = g.float()
-# =     dist.all_reduce(copy.grad)
-# =     copy.grad /= dist.get_world_size()
-# = state["optimizer"].step()
-# = for w, copy in zip(weights, state["copy"]):
-# =     copy.grad = None
-# =     w.copy_(copy)
+# - m.lerp_(g, 1 - betas[0])
+# + g = g + weight_decay * master
+# + m.lerp_(g, 1 - betas[0])
+# - master.mul_(1 - lr * weight_decay)
 # %% wrong: a sum of gradients, because Adam does not mind the scale
-# = if not state:
-# =     state["copy"] = [w.float() for w in weights]
-# =     state["optimizer"] = torch.optim.AdamW(
-# =         state["copy"], lr, betas, eps, weight_decay
-# =     )
-# = for copy, g in zip(state["copy"], gradients):
-# =     copy.grad = g.float()
-# =     dist.all_reduce(copy.grad)
-# = state["optimizer"].step()
-# = for w, copy in zip(weights, state["copy"]):
-# =     copy.grad = None
-# =     w.copy_(copy)
+# ~ [mine] / world_size => [mine]

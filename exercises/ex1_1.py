@@ -1,6 +1,5 @@
 """Read CUDA_VISIBLE_DEVICES.
 
-Chapter: 1
 Ranks: 1
 Minutes: 8
 
@@ -74,8 +73,7 @@ CASES = {  # value, GPUs, list
 
 
 def check(answer, case):
-    for name, (value, num_gpus, want) in CASES.items():
-        case(name)
+    for name, (value, num_gpus, want) in case.each(CASES):
         given = "not set" if value is None else repr(value)
         got = answer(value, num_gpus)
         got = list(got) if isinstance(got, (tuple, range)) else got
@@ -117,26 +115,21 @@ def ex1_1(value, num_gpus):
 
 
 # %% wrong: an empty variable is taken for none
-# - if value is None:
-# + if not value:
+# ~ value is None => not value
 # %% wrong: a mask of which GPUs are visible, so their order is lost
 # - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
 # + entries = [e.strip() for e in value.split(",")]
 # + return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
 # %% wrong: leaves out what is wrong, and reads on
-# -         break
-# +         continue
+# ~ break => continue
 # %% wrong: believes each number, as int() does
 # - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
 # + return [int(entry) for entry in value.split(",") if entry]
 # %% wrong: a GPU that is named twice counts once
-# -         return []
-# +         continue
+# ~ return [] => continue
 # %% wrong: returns the entries as text
-# -     return list(range(num_gpus))
-# +     return [str(gpu) for gpu in range(num_gpus)]
-# -     gpus.append(int(entry))
-# +     gpus.append(entry)
+# ~ list(range(num_gpus)) => [str(gpu) for gpu in range(num_gpus)]
+# ~ gpus.append(int(entry)) => gpus.append(entry)
 # %% wrong: takes what int() takes: +2, 1_0, 07
 # -     if entry not in known:
 # +     try:

@@ -1,6 +1,5 @@
 """Pick the wheel for a machine.
 
-Chapter: 1
 Ranks: 1
 Minutes: 10
 
@@ -77,11 +76,9 @@ CASES = {  # driver, capability, wheels, answer
 
 
 def check(answer, case):
-    for name, (driver, capability, wheels, want) in CASES.items():
-        case(name)
-        untouched = Untouched(wheels=wheels)
-        got = answer(driver, capability, wheels)
-        untouched()
+    for name, (driver, capability, wheels, want) in case.each(CASES):
+        with Untouched(wheels=wheels):
+            got = answer(driver, capability, wheels)
         if got != want:
             raise Wrong(f"""for a driver with CUDA {driver}, capability {capability} and
                 wheels for {", ".join(wheels) or "nothing"} you return {got!r}; it
@@ -124,19 +121,13 @@ def ex1_2(driver_cuda, capability, wheels):
 
 
 # %% wrong: compares versions as text
-# -     return tuple(int(part) for part in text.split("."))
-# +     return tuple(text.split("."))
-# -         built = int(digits[:-1]), int(digits[-1])
-# +         built = digits[:-1], digits[-1]
+# ~ int(part) for part in text => text
+# ~ int(digits[:-1]), int(digits[-1]) => digits[:-1], digits[-1]
 # %% wrong: asks for a driver that is at least as new as the wheel, to the minor version
-# - runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
-# + runs = [w for w in wheels if pair(w) <= driver and has_code(wheels[w])]
+# ~ (w)[0] <= driver[0] => (w) <= driver
 # %% wrong: wants code for exactly this GPU
-# -         if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
-# +         if built == gpu and kind == "sm":
+# ~ <= gpu and (kind == "compute" or built[0] == gpu[0]) => == gpu and kind == "sm"
 # %% wrong: any older code will do, as if it were source
-# -         if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
-# +         if built <= gpu:
+# ~ gpu and (kind == "compute" or built[0] == gpu[0]) => gpu
 # %% wrong: forgets the driver
-# - runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
-# + runs = [w for w in wheels if has_code(wheels[w])]
+# ~ pair(w)[0] <= driver[0] and has_code => has_code

@@ -1,6 +1,5 @@
 """Choose GPUs from what nvidia-smi says.
 
-Chapter: 1
 Ranks: 1
 Minutes: 12
 
@@ -150,24 +149,19 @@ def ex1_3(text, need_mib):
 # %% wrong: takes the columns as they come
 #   names, found = [name.split(" ")[0] for name in header], []
 # + names = "index", "memory.free", "utilization.gpu", "ecc.errors"
-# - errors = gpu.get("ecc.errors.uncorrected.volatile.total")
-# + errors = gpu.get("ecc.errors")
+# ~ errors.uncorrected.volatile.total => errors
 # %% wrong: compares text
-# - return int(word) if word.isdecimal() else None
-# + return word
+# ~ int(word) if word.isdecimal() else None => word
 # - if free is not None and free >= need_mib and not errors:
 # -     found.append((100 if used is None else used, -free, gpu["index"]))
 # + if free >= str(need_mib) and errors in (None, "0", "[N/A]"):
 # +     found.append((used, int(gpu["index"])))
 # %% wrong: takes the most free memory first, however busy
-# - found.append((100 if used is None else used, -free, gpu["index"]))
-# + found.append((-free, 100 if used is None else used, gpu["index"]))
+# ~ 100 if used is None else used, -free => -free, 100 if used is None else used
 # %% wrong: what is not a number is 0
-# - return int(word) if word.isdecimal() else None
-# + return int(word) if word.isdecimal() else 0
+# ~ None => 0
 # %% wrong: does not look at ECC errors
-# - if free is not None and free >= need_mib and not errors:
-# + if free is not None and free >= need_mib:
+# ~ need_mib and not errors => need_mib
 # %% wrong: what has no utilisation comes behind all others
 # - found.append((100 if used is None else used, -free, gpu["index"]))
 # + found.append((999 if used is None else used, -free, gpu["index"]))

@@ -1,6 +1,5 @@
 """A doctor that always answers.
 
-Chapter: 1
 Ranks: 1
 Minutes: 30
 Level: hard
@@ -174,16 +173,13 @@ def ex1_4(checks, seconds):
 # %% wrong: no thread, so a check that hangs keeps the doctor
 # - thread = threading.Thread(target=run, args=(check, box), daemon=True)
 # - thread.start()
-# - thread.join(seconds)
-# + run(check, box)
+# ~ thread.join(seconds) => run(check, box)
 # %% wrong: except Exception lets sys.exit through
-# - except BaseException as error:
-# + except Exception as error:
+# ~ BaseException => Exception
 # %% wrong: the thread writes into the report, also when it is late
 #   for name, check in checks.items():
 # +     report[name] = "warn", f"no answer in {seconds} s"
-# -     box = []
-# +     box = type("Box", (), {"append": lambda _, f, n=name: report.update({n: f})})()
+# ~ = [] => = type("Box", (), {"append": lambda _, f, n=name: report.update({n: f})})()
 # -     report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
 # %% wrong: a pool of threads, which waits for all of them when it is closed
 # + from concurrent.futures import ThreadPoolExecutor, wait
@@ -199,11 +195,9 @@ def ex1_4(checks, seconds):
 # +         wait([pool.submit(run, check, box := [])], seconds)
 # +         report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
 # %% wrong: the thread is no daemon, so Python cannot end
-# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
-# + thread = threading.Thread(target=run, args=(check, box))
+# ~ (check, box), daemon=True => (check, box)
 # %% wrong: believes what the check returns
-# - box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
-# + box.append(found)
+# ~ found if pair else ("warn", f"broke: it returned {found!r}") => found
 # %% wrong: an alarm, whose exception the hanging check never hears
 # + import signal
 #   report = {}

@@ -1,6 +1,5 @@
 """Scatter a batch.
 
-Chapter: 2
 Ranks: 1
 Minutes: 8
 
@@ -53,8 +52,7 @@ def check(answer, case):
     owners = [(torch, name) for name in CUTS.split() if hasattr(torch, name)]
     owners += [(torch.Tensor, n) for n in CUTS.split() if hasattr(torch.Tensor, n)]
     real = [(owner, name, getattr(owner, name)) for owner, name in owners]
-    for name, (make, num_devices) in CASES.items():
-        case(name)
+    for name, (make, num_devices) in case.each(CASES):
         batch = make()
         untouched, want = Untouched(batch=batch), list(batch.chunk(num_devices))
         for owner, name in owners:
@@ -91,8 +89,7 @@ def ex2_1(batch, num_devices):
 
 
 # %% wrong: rounds down, and the rest is lost or makes one shard too many
-# - size = -(-len(batch) // num_devices)  # rounded up
-# + size = max(1, len(batch) // num_devices)
+# ~ -(-len(batch) // num_devices)  # rounded up => max(1, len(batch) // num_devices)
 # %% wrong: shares the rest evenly, as tensor_split does
 # = small, rest = divmod(len(batch), num_devices)
 # = sizes = [small + 1 if i < rest else small for i in range(num_devices)]
@@ -101,8 +98,7 @@ def ex2_1(batch, num_devices):
 # %% wrong: deals the samples out like cards
 # = return [batch[i::num_devices] for i in range(min(num_devices, len(batch)))]
 # %% wrong: copies
-# - return [batch[i : i + size] for i in range(0, len(batch), size)]
-# + return [batch[i : i + size].clone() for i in range(0, len(batch), size)]
+# ~ [i : i + size] => [i : i + size].clone()
 # %% wrong: empty shards for the devices that get nothing
 # - return [batch[i : i + size] for i in range(0, len(batch), size)]
 # + return [batch[i * size : (i + 1) * size] for i in range(num_devices)]

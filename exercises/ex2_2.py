@@ -1,6 +1,5 @@
 """Gather the outputs.
 
-Chapter: 2
 Ranks: 1
 Minutes: 12
 
@@ -135,8 +134,7 @@ def ex2_2(outputs, device):
 # %% wrong: goes through numbers, and cuts the graph
 # = return torch.cat([o.detach().to(device) for o in outputs])
 # %% wrong: takes the mean of the losses
-# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-# + return torch.cat(tensors) if head.dim() else torch.stack(tensors).mean()
+# ~ stack(tensors) => stack(tensors).mean()
 # %% wrong: always on the first device
 # = return torch.cat([o.to(outputs[0].device) for o in outputs])
 # %% wrong: knows no dictionaries

@@ -1,6 +1,5 @@
 """The mean of means.
 
-Chapter: 2
 Ranks: 1
 Minutes: 8
 
@@ -44,8 +43,7 @@ CASES = {  # losses, samples
 
 
 def check(answer, case):
-    for name, (values, numbers) in CASES.items():
-        case(name)
+    for name, (values, numbers) in case.each(CASES):
         losses, counts = torch.tensor(values, requires_grad=True), torch.tensor(numbers)
         untouched = Untouched(counts=counts)
         weights = counts / counts.sum()

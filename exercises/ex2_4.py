@@ -1,6 +1,5 @@
 """Predict the traffic of a step.
 
-Chapter: 2
 Ranks: 1
 Minutes: 15
 
@@ -99,8 +98,7 @@ def measure(module, num_devices):
 def check(answer, case):
     import copy
 
-    for name, (make, num_devices) in CASES.items():
-        case(name)
+    for name, (make, num_devices) in case.each(CASES):
         module = make()
         out, *want = measure(copy.deepcopy(module), num_devices)
         got = answer(module, out, num_devices)
@@ -149,17 +147,14 @@ def ex2_4(module, output_bytes, num_devices):
 
 
 # %% wrong: forgets the buffers
-# - sent = size(module.parameters()) + size(module.buffers()) + share
-# + sent = size(module.parameters()) + share
+# ~ size(module.buffers()) + share => share
 # %% wrong: every element has four bytes
-# - return sum(t.numel() * t.element_size() for t in tensors)
-# + return sum(4 * t.numel() for t in tensors)
+# ~ t.numel() * t.element_size => 4 * t.numel
 # %% wrong: adds up the state dict, in which tied parameters stand twice
 # - sent = size(module.parameters()) + size(module.buffers()) + share
 # + sent = size(module.state_dict().values()) + share
 # %% wrong: sends everything to itself as well
-# - others, share = num_devices - 1, output_bytes // num_devices
-# + others, share = num_devices, output_bytes // num_devices
+# ~ num_devices - 1 => num_devices
 # %% wrong: forward only: nothing of what backward moves
 # - sent = size(module.parameters()) + size(module.buffers()) + share
 # - return others * sent, others * (gradients + share)

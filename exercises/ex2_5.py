@@ -1,6 +1,5 @@
 """DataParallel's forward.
 
-Chapter: 2
 Ranks: 1
 Minutes: 40
 Level: hard
@@ -145,8 +144,7 @@ def check(answer, case):
     patch(nn, "DataParallel", Refused)
     patch(nn.parallel, "DataParallel", Refused)
     patch(nn.parallel, "data_parallel", refuse)
-    for name, (make, num_samples, num_devices) in CASES.items():
-        case(name)
+    for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")
     module, devices = plain().to("vgpu:0"), [torch.device("vgpu", i) for i in range(2)]

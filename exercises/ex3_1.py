@@ -1,6 +1,5 @@
 """Fit the names of a file to a model.
 
-Chapter: 3
 Ranks: 1
 Minutes: 10
 
@@ -67,8 +66,7 @@ CASES = {  # the names in the file; the model's, in this order
 
 
 def check(answer, case):
-    for name, (file, fitted) in CASES.items():
-        case(name)
+    for name, (file, fitted) in case.each(CASES):
         saved = {key: torch.tensor(0.5 + 1.3 * i) for i, key in enumerate(file)}
         values = list(saved.values())
         got = answer(saved, sorted(fitted) or ["a"])

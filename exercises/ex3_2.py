@@ -1,6 +1,5 @@
 """Load what fits, report the rest.
 
-Chapter: 3
 Ranks: 1
 Minutes: 12
 
@@ -153,16 +152,12 @@ def ex3_2(model, saved):
 # + for name, tensor in fit.items():
 # +     own[name].copy_(tensor)
 # %% wrong: a wrong shape counts as missing, too
-# - missing = [name for name in own if name not in saved]
-# + missing = [name for name in own if name not in fit]
+# ~ not in saved => not in fit
 # %% wrong: parameters only
-# - own = model.state_dict()
-# + own = dict(model.named_parameters())
-# - unexpected = [name for name in saved if name not in own]
-# + unexpected = [name for name in saved if name not in model.state_dict()]
+# ~ own = model.state_dict() => own = dict(model.named_parameters())
+# ~ not in own => not in model.state_dict()
 # %% wrong: assign=True puts the file's tensors in place of the parameters
-# - model.load_state_dict(fit, strict=False)
-# + model.load_state_dict(fit, strict=False, assign=True)
+# ~ False => False, assign=True
 # %% wrong: takes what does not fit out of the file itself
 #   unexpected = [name for name in saved if name not in own]
 # + for name in shapes:

@@ -1,6 +1,5 @@
 """A save that no crash can break.
 
-Chapter: 3
 Ranks: 1
 Minutes: 15
 
@@ -130,8 +129,7 @@ def watch():
 
     patch(os, "fsync", note_sync)
     spy(torch, "save", look)
-    spy(os, "replace", note_rename)
-    spy(os, "rename", note_rename)
+    spy(os, "replace rename", note_rename)
     return events
 
 
@@ -198,8 +196,7 @@ def ex3_3(state, path):
 # = torch.save(state, path)
 # %% wrong: the new file is in another folder
 # + import tempfile
-# - new = f"{path}.new"
-# + new = tempfile.mkstemp()[1]
+# ~ f"{path}.new" => tempfile.mkstemp()[1]
 # %% wrong: no fsync
 # -         os.fsync(file.fileno())
 # %% wrong: fsync, but the bytes are still in Python's buffer
@@ -208,8 +205,7 @@ def ex3_3(state, path):
 # + buffer = io.BytesIO()
 # + torch.save(state, buffer)
 # - torch.save(state, file)
-# - file.flush()
-# + file.write(buffer.getvalue())
+# ~ file.flush() => file.write(buffer.getvalue())
 # %% wrong: leaves half a file behind when the disk is full
 # -     if os.path.exists(new):
 # -         os.remove(new)
@@ -225,5 +221,4 @@ def ex3_3(state, path):
 # +     os.remove(path)
 # + os.rename(new, path)
 # %% wrong: an unbuffered file, which loses what is beyond 2 GiB
-# - with open(new, "wb") as file:
-# + with open(new, "wb", buffering=0) as file:
+# ~ "wb" => "wb", buffering=0

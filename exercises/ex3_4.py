@@ -1,6 +1,5 @@
 """One rank saves, all load.
 
-Chapter: 3
 Ranks: 3
 Minutes: 12
 
@@ -168,11 +167,9 @@ def ex3_4(model, path):
 # - dist.barrier()  # all have read it
 # %% wrong: one barrier, so that a slow reader gets the next file
 # + from torch import load, save
-# - torch.save(model.state_dict(), path)
-# + save(model.state_dict(), path)
+# ~ torch.save => save
 # - model.load_state_dict(torch.load(path))
-# - dist.barrier()  # all have read it
-# + model.load_state_dict(load(path))
+# ~ dist.barrier()  # all have read it => model.load_state_dict(load(path))
 # %% wrong: rank 0 is done when it has saved, and the others wait for it
 #   torch.save(model.state_dict(), path)
 # + return
@@ -181,10 +178,8 @@ def ex3_4(model, path):
 # = dist.broadcast_object_list(box, src=0)
 # = model.load_state_dict(box[0])
 # %% wrong: the last rank saves its own
-# - if dist.get_rank() == 0:
-# + if dist.get_rank() == dist.get_world_size() - 1:
+# ~ == 0 => == dist.get_world_size() - 1
 # %% wrong: saves the model itself, with its class
-# - torch.save(model.state_dict(), path)
-# + torch.save(model, path)
+# ~ model.state_dict() => model
 # - model.load_state_dict(torch.load(path))
 # + model.load_state_dict(torch.load(path, weights_only=False).state_dict())

@@ -1,6 +1,5 @@
 """Resume to the last bit.
 
-Chapter: 3
 Ranks: 2
 Minutes: 40
 Level: hard
@@ -105,8 +104,7 @@ class Run:
 
 
 def check(answer, case):
-    for name, before in CASES.items():
-        case(name)
+    for name, before in case.each(CASES):
         resume(answer, Run(1), before, "first.pt")
     case("a run that was resumed itself")
     fresh = resume(answer, Run(1), 4, "first.pt")
@@ -216,11 +214,9 @@ def ex3_5(run, saved=None):
 # = run.model.load_state_dict(saved["model"])
 # = run.epoch = saved["epoch"]
 # %% wrong: every rank gets rank 0's random numbers
-# - own = saved["rng"][dist.get_rank()]
-# + own = saved["rng"][0]
+# ~ dist.get_rank() => 0
 # %% wrong: no momentum
-# - parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-# + parts = {"model": run.model, "schedule": run.scheduler}
+# ~ optim": run.optimizer, "schedule => schedule
 #   run.epoch, run.step = saved["epoch"], saved["step"]
 # + run.optimizer.param_groups[0]["lr"] = run.scheduler.get_last_lr()[0]
 # %% wrong: forgets that Python draws numbers, too
@@ -230,8 +226,7 @@ def ex3_5(run, saved=None):
 # =     return copy.deepcopy([run.model, run.optimizer, run.scheduler, run.step])
 # = run.model, run.optimizer, run.scheduler, run.step = saved
 # %% wrong: the scheduler starts over
-# - parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-# + parts = {"model": run.model, "optim": run.optimizer}
+# ~ optimizer, "schedule": run.scheduler => optimizer
 # %% wrong: asks rank 0 alone for what all ranks have
 #   if saved is None:
 # +     if dist.get_rank() != 0:

@@ -1,6 +1,5 @@
 """Find your node and your GPU.
 
-Chapter: 4
 Ranks: 1, 4
 Minutes: 10
 
@@ -50,8 +49,7 @@ def runs(hosts):
 
 
 def check(answer, case):
-    for name, letters in LAYOUTS.items():
-        case(name)
+    for name, letters in case.each(LAYOUTS):
         hosts = [f"node-{letter}" for letter in letters[:world_size]]
         host, before = hosts[rank], hosts[:rank]
         nodes, even = list(dict.fromkeys(hosts)), world_size // len(set(hosts))
@@ -90,8 +88,7 @@ def ex4_1(host):
 # = per_node = len(hosts) // len(set(hosts))
 # = return dist.get_rank() // per_node, dist.get_rank() % per_node
 # %% wrong: counts the rank itself
-# - return nodes.index(host), hosts[: dist.get_rank()].count(host)
-# + return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
+# ~ get_rank() => get_rank() + 1
 # %% wrong: takes the rank for the local rank
 # = hosts = [None] * dist.get_world_size()
 # = dist.all_gather_object(hosts, host)

@@ -1,6 +1,5 @@
 """Broadcast, made of send and recv.
 
-Chapter: 4
 Ranks: 1, 2, 4
 Minutes: 10
 
@@ -54,25 +53,17 @@ def fits(buffer, *args, **kwargs):
 
 
 def check(answer, case):
-    why = "only send, recv, isend and irecv may be used."
-    only("send recv isend irecv", why)
-    spy(dist, "recv", fits)
-    spy(dist, "irecv", fits)
-    for name, make in MAKERS.items():
-        case(name)
+    only("send recv isend irecv", "only send, recv, isend and irecv may be used.")
+    spy(dist, "recv irecv", fits)
+    for name, make in case.each(MAKERS):
         for src in sorted({0, world_size - 1, world_size // 2}):
             x, numbers = make(), torch.arange(make().numel()) + 1
-            brought = [
-                (numbers + 100 * r).view(x.shape).to(x.dtype) for r in range(world_size)
-            ]
+            brought = [numbers + 100 * r for r in range(world_size)]
+            brought = [part.view(x.shape).to(x.dtype) for part in brought]
             x.copy_(brought[rank])
             GIVEN.append(x)
-            returned = answer(x, src)
-            mistakes = {"It holds what it held before.": brought[rank]}
-            if isinstance(returned, torch.Tensor) and rank != src:
-                right = torch.equal(returned, brought[src])
-                fault = "Right values are returned, but in another tensor than x."
-                mistakes = {fault: brought[rank]} if right else mistakes
+            fault = "Right values are returned, but in another tensor than x."
+            mistakes = in_place(answer(x, src), brought[rank], brought[src], fault)
             for other in range(world_size):
                 mistakes[f"This is what rank {other} brought."] = brought[other]
             compare(f"from rank {src}, rank {rank}'s x", x, brought[src], mistakes)
@@ -93,31 +84,23 @@ def ex4_2(x, src):
 
 
 # %% wrong: always sends from rank 0
-# - if dist.get_rank() == src:
-# + src = 0
-# + if dist.get_rank() == src:
+# ~ (rank - src) % world_size => rank
 # %% wrong: receives into a copy, and returns that
-# -     x.copy_(buffer)
-# +     return buffer
+# ~ x.copy_(buffer) => return buffer
 # %% wrong: all send first, and nobody listens
 #   data = x.contiguous().clone()
 # + for other in range(world_size):
 # +     if other != rank:
 # +         dist.send(data, other)
-# - while reach < world_size:
-# + while reach < 0:
+# ~ world_size => 0
 # %% wrong: sends to itself too
-# -         if other != src:
-# +         if True:
+# ~ other != src => True
 # %% wrong: sends and receives views as they are
-# - dist.send(x.contiguous(), other)
-# + dist.send(x, other)
-# - buffer = torch.empty(x.shape, dtype=x.dtype)
-# + buffer = x
+# ~ x.contiguous() => x
+# ~ torch.empty(x.shape, dtype=x.dtype) => x
 # %% wrong: receives into a contiguous copy of a view, which is not the view
 # - dist.recv(buffer, src)
-# - x.copy_(buffer)
-# + dist.recv(x.contiguous(), src)
+# ~ x.copy_(buffer) => dist.recv(x.contiguous(), src)
 # %% wrong: calls the collective
 # = data = x.contiguous()
 # = dist.broadcast(data, src)
@@ -133,5 +116,4 @@ def ex4_2(x, src):
 # = scatter_object_list(box, parts, src=src)
 # = x.copy_(box[0])
 # %% wrong: receives integers into a buffer of float32
-# - buffer = torch.empty(x.shape, dtype=x.dtype)
-# + buffer = torch.empty(x.shape)
+# ~ shape, dtype=x.dtype => shape

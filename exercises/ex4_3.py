@@ -1,6 +1,5 @@
 """Gather tensors of different lengths.
 
-Chapter: 4
 Ranks: 1, 4
 Minutes: 15
 
@@ -52,8 +51,7 @@ def equal(parts, x, *args, **kwargs):
 
 def check(answer, case):
     spy(dist, "all_gather", equal)
-    for name, (lengths, dtype) in CASES.items():
-        case(name)
+    for name, (lengths, dtype) in case.each(CASES):
         lengths = lengths[:world_size]
         every = [torch.zeros(n, 3, dtype=dtype) for n in lengths]
         for r, rows in enumerate(every):
@@ -100,25 +98,20 @@ def ex4_3(x):
 # = dist.all_gather(parts, x)
 # = return torch.cat(parts)
 # %% wrong: leaves the padding in
-# - return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
-# + return torch.cat(parts)
+# ~ [part[:n] for part, n in zip(parts, lengths, strict=True)] => parts
 # %% wrong: takes every row of zeros for padding
 # - return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
 # + return torch.cat([part[part.any(dim=1)] for part in parts])
 # %% wrong: cuts every part to its own length
-# - return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
-# + return torch.cat([part[: len(x)] for part in parts])
+# ~ [:n] for part, n in zip(parts, lengths, strict=True) => [: len(x)] for part in parts
 # %% wrong: makes room for float32 only
-# - dist.all_gather_object(parts, x)
-# + dist.all_gather_object(parts, x.float())
+# ~ parts, x => parts, x.float()
 # %% wrong: puts its own rows first
 #   dist.all_gather_object(parts, x)
 # + parts.insert(0, parts.pop(dist.get_rank()))
 # %% wrong: cuts all to the shortest, and drops the tails
 #   dist.all_gather_object(parts, x)
-# - return torch.cat(parts)
-# + return torch.cat([part[: min(map(len, parts))] for part in parts])
+# ~ parts => [part[: min(map(len, parts))] for part in parts]
 # %% wrong: lengthens the caller's own tensor
 # - padded = x.new_zeros(max(lengths), x.shape[1])
-# - padded[: len(x)] = x
-# + padded = x.resize_(max(lengths), x.shape[1])
+# ~ padded[: len(x)] = x => padded = x.resize_(max(lengths), x.shape[1])

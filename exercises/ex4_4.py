@@ -1,6 +1,5 @@
 """Mean and standard deviation of data that is spread over ranks.
 
-Chapter: 4
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -66,8 +65,7 @@ def shares(name, lengths, centre, spread):
 
 
 def check(answer, case):
-    for name, values in CASES.items():
-        case(name)
+    for name, values in case.each(CASES):
         parts = shares(name, *values)
         untouched, lost = Untouched(x=parts[rank]), LOST if "far from" in name else ""
         got = answer(parts[rank])
@@ -139,31 +137,25 @@ def ex4_4(x):
 
 
 # %% wrong: the mean squared distance from the rank's own mean
-# - squares = (x - mean).square().sum()
-# + squares = (x - (x.mean() if len(x) else 0.0)).square().sum()
+# ~ - mean => - (x.mean() if len(x) else 0.0)
 # %% wrong: the mean of squares minus the square of the mean, in float32
-# - x = x.double()
-# + x = x.float()
+# ~ double => float
 # - return mean, (second / num - mean**2) ** 0.5
 # + return mean, max(0, torch.tensor(second / num).sub(mean**2).item()) ** 0.5
 # %% wrong: divides by the number of ranks
-# - num, first, second = sums.tolist()
-# + num, first, second = dist.get_world_size(), *sums.tolist()[1:]
-# - return mean, (second / num - mean**2) ** 0.5
-# + return mean, abs(second / num - mean**2) ** 0.5
+# ~ sums.tolist() => dist.get_world_size(), *sums.tolist()[1:]
+# ~ return mean, (second / num - mean**2) => return mean, abs(second / num - mean**2)
 # %% wrong: skips the collective where there are no samples
 #   total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
 # + if len(x) == 0:
 # +     return 0.0, 0.0
 # %% wrong: forgets the root
-# - return whole.mean().item(), whole.std(correction=0).item()
-# + return whole.mean().item(), whole.var(correction=0).item()
+# ~ .std => .var
 # %% wrong: torch.std, which divides by n - 1
 # - return whole.mean().item(), whole.std(correction=0).item()
 # + return whole.mean().item(), whole.std().item()
 # %% wrong: moves the caller's samples to the mean
-# - x = x.double()
-# + given, x = x, x.double()
+# ~ x = x => given, x = x, x
 #   mean = total[0] / total[1]
 # + given -= mean.to(given.dtype)
 # %% wrong: right deviation, but the mean of means
@@ -175,20 +167,16 @@ def ex4_4(x):
 # - total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
 # + total = torch.tensor([x.mean() * len(x), len(x)], dtype=torch.float64)
 # %% wrong: returns the mean only
-# - return mean.item(), (squares / total[1]).sqrt().item()
-# + return mean.item()
+# ~ (), (squares / total[1]).sqrt().item() => ()
 # %% wrong: divides by the number of samples of the largest rank
 #   num, first, second = sums.tolist()
 # + num = torch.tensor(len(x))
 # + dist.all_reduce(num, dist.ReduceOp.MAX)
 # + num = num.item()
-# - return mean, (second / num - mean**2) ** 0.5
-# + return mean, abs(second / num - mean**2) ** 0.5
+# ~ return mean, (second / num - mean**2) => return mean, abs(second / num - mean**2)
 # %% wrong: the mean distance in place of the root of the mean square
-# - squares = (x - mean).square().sum()
-# + squares = (x - mean).abs().sum()
-# - return mean.item(), (squares / total[1]).sqrt().item()
-# + return mean.item(), (squares / total[1]).item()
+# ~ .square => .abs
+# ~ sqrt().item => item
 # %% wrong: forgets that squares must be summed over the ranks too
 # - dist.all_reduce(squares)
 # %% wrong: returns (std, mean)

@@ -1,6 +1,5 @@
 """Average the gradients.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 10
 
@@ -68,8 +67,7 @@ CASES = {  # a model; a weight, and the ranks that lack its gradient
 
 
 def check(answer, case):
-    for name, (make, lost, lack) in CASES.items():
-        case(name)
+    for name, (make, lost, lack) in case.each(CASES):
         torch.manual_seed(5)  # replicas: the same weights on all ranks
         model, parts = make(), {}  # gradients by name: one of each rank
         for key, weight in model.named_parameters():
@@ -80,9 +78,8 @@ def check(answer, case):
                 parts[key][r] = None
             if weight.requires_grad and parts[key][rank] is not None:
                 weight.grad = parts[key][rank].clone()
-        untouched = Untouched(model=model)
-        answer(model)
-        untouched()
+        with Untouched(model=model):
+            answer(model)
         if make is tied and model[3].weight is not model[2].weight:
             raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
         layers = [id(w) for _, w in model.named_parameters(remove_duplicate=False)]
@@ -128,21 +125,17 @@ def ex5_1(model):
 # %% wrong: forgets to divide
 # - weight.grad /= dist.get_world_size()
 # %% wrong: divides twice
-# - dist.all_reduce(weight.grad)
-# + dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+# ~ dist.all_reduce(weight.grad) => dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: reduces a copy
 # - dist.all_reduce(weight.grad)
-# - weight.grad /= dist.get_world_size()
-# + dist.all_reduce(weight.grad.clone())
+# ~ weight.grad /= dist.get_world_size() => dist.all_reduce(weight.grad.clone())
 # %% wrong: forgets that a frozen parameter has no gradient
 # = for weight in model.parameters():
 # =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: gives a frozen parameter a gradient of zeros
-# - if weight.requires_grad:
-# + if True:
+# ~ weight.requires_grad => True
 # %% wrong: skips what is None, and so calls all_reduce less often than the others
-# - weight.grad = torch.zeros_like(weight)
-# + continue
+# ~ weight.grad = torch.zeros_like(weight) => continue
 # %% wrong: averages the weights
 # - dist.all_reduce(weight.grad)
 # - weight.grad /= dist.get_world_size()
@@ -154,8 +147,7 @@ def ex5_1(model):
 # + for _, other in model.named_parameters(remove_duplicate=False):
 # +     dist.all_reduce(weight.grad) if other is weight else None
 # %% wrong: only rank 0 takes part
-# - for weight in model.parameters():  # a shared weight comes once
-# + for weight in model.parameters() if dist.get_rank() == 0 else []:
+# ~ ():  # a shared weight comes once => () if dist.get_rank() == 0 else []:
 # %% wrong: divides by the number of ranks that have a gradient
 #   if weight.requires_grad:
 # +     count = torch.tensor(0.0 if weight.grad is None else 1.0)

@@ -1,6 +1,5 @@
 """A sampler of your own.
 
-Chapter: 5
 Ranks: 1, 3, 4
 Minutes: 15
 
@@ -89,8 +88,7 @@ def judge(every, num):
 
 
 def check(answer, case):
-    for name, num in SIZES.items():
-        case(name)
+    for name, num in case.each(SIZES):
         judge(drawn(answer, num, 0, 7), num)
         judge(drawn(answer, num, 1, 7), num)
     case("epochs and seeds")
@@ -140,8 +138,7 @@ def ex5_2(num_samples, epoch, seed):
 # %% wrong: forgets the epoch
 # - sampler.set_epoch(epoch)
 # %% wrong: shuffles with another seed on each rank
-# - dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
-# + dice = torch.Generator().manual_seed(seed + epoch + 1000 * rank)
+# ~ (seed + epoch)  # the same on all ranks => (seed + epoch + 1000 * rank)
 # %% wrong: does not make the shares equal
 # - order = list(itertools.islice(itertools.cycle(order), total))
 # %% wrong: drops the tail
@@ -172,8 +169,7 @@ def ex5_2(num_samples, epoch, seed):
 # - order = list(itertools.islice(itertools.cycle(order), total))
 # + order = torch.randperm(total, generator=dice)
 # %% wrong: every rank draws everything
-# - return order[rank::world_size]
-# + return order[:num_samples]
+# ~ rank::world_size => :num_samples
 # %% wrong: rank 0 shuffles for all, in a way that nobody can repeat
 #   dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
 # + dice.seed()
@@ -181,8 +177,7 @@ def ex5_2(num_samples, epoch, seed):
 # + order = torch.randperm(num_samples, generator=dice)
 # + dist.broadcast(order, src=0)
 # %% wrong: forgets the seed
-# - dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
-# + dice = torch.Generator().manual_seed(epoch)
+# ~ (seed + epoch)  # the same on all ranks => (epoch)
 # %% wrong: fills up with one sample again and again
 # - order = list(itertools.islice(itertools.cycle(order), total))
 # + order += [order[0]] * (total - num_samples)

@@ -1,6 +1,5 @@
 """The exact accuracy, each sample once.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -157,18 +156,15 @@ def ex5_3(model, x, y, batch_size):
 # %% wrong: forgets eval()
 # - model.eval()
 # %% wrong: leaves the model in evaluation mode
-# -     module.training = mode
-# +     pass
+# ~ module.training = mode => pass
 # %% wrong: every rank evaluates everything
-# - mine = slice(dist.get_rank(), None, dist.get_world_size())
-# + mine = slice(None)
+# ~ dist.get_rank(), None, dist.get_world_size() => None
 # %% wrong: drops the tail
 # - mine = slice(dist.get_rank(), None, dist.get_world_size())
 # + share = len(x) // dist.get_world_size()
 # + mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
 # %% wrong: only rank 0 adds up
-# - dist.all_reduce(counts)
-# + dist.reduce(counts, dst=0)
+# ~ dist.all_reduce(counts) => dist.reduce(counts, dst=0)
 # %% wrong: its whole share at once
 #   mine = slice(dist.get_rank(), None, dist.get_world_size())
 # + batch_size = len(x)
@@ -181,5 +177,4 @@ def ex5_3(model, x, y, batch_size):
 # + if len(labels):
 # +     right = model(inputs).argmax(dim=1) == labels
 # +     hits += torch.tensor([right.float().mean(), 1])
-# - counts = torch.tensor([hits, len(y[mine])])
-# + counts = torch.zeros(2) + hits
+# ~ tensor([hits, len(y[mine])]) => zeros(2) + hits

@@ -1,6 +1,5 @@
 """Buffers that stay equal.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -73,8 +72,7 @@ CASES = {
 
 
 def check(answer, case):
-    for name, make in CASES.items():
-        case(name)
+    for name, make in case.each(CASES):
         torch.manual_seed(100 + rank)  # the parameters differ too
         model, parts = make(), {}  # values by name: one of each rank
         for key, buffer in model.named_buffers():
@@ -85,9 +83,8 @@ def check(answer, case):
                 parts[key].append(part.to(buffer.dtype))
             buffer.copy_(parts[key][rank])
         before = dict(model.named_buffers())
-        untouched = Untouched(**{"the parameters": list(model.parameters())})
-        answer(model)
-        untouched()
+        with Untouched(**{"the parameters": list(model.parameters())}):
+            answer(model)
         for key, buffer in model.named_buffers():
             if buffer is not before[key]:
                 raise Wrong(f"""`{key}` is another tensor now: write into the one it
@@ -154,17 +151,13 @@ def ex5_4(model):
 
 
 # %% wrong: sums, and forgets to divide
-# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
-# + dist.all_reduce(buffer)
+# ~ buffer, dist.ReduceOp.AVG => buffer
 # %% wrong: averages integers too
-# - if buffer.is_floating_point():
-# + if True:
+# ~ buffer.is_floating_point() => True
 # %% wrong: broadcasts all, as DDP does
-# - if buffer.is_floating_point():
-# + if False:
+# ~ buffer.is_floating_point() => False
 # %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
-# - for buffer in model.buffers():
-# + for buffer in model.state_dict().values():
+# ~ .buffers => .state_dict().values
 # %% wrong: knows only the buffers that are saved
 # - for buffer in model.buffers():
 # + saved = model.state_dict()
@@ -183,8 +176,7 @@ def ex5_4(model):
 #       dist.all_reduce(buffer, dist.ReduceOp.AVG)
 # + elif buffer.dtype is torch.bool:
 # +     dist.broadcast(buffer, src=0)
-# - dist.broadcast(buffer, src=0)
-# + dist.all_reduce(buffer, dist.ReduceOp.MAX)
+# ~ dist.broadcast(buffer, src=0) => dist.all_reduce(buffer, dist.ReduceOp.MAX)
 # %% wrong: reduces to rank 0, and everybody divides
 # - dist.all_reduce(buffer, dist.ReduceOp.AVG)
 # + dist.reduce(buffer, 0)

@@ -1,6 +1,5 @@
 """Accumulate as if it were one batch.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -64,8 +63,7 @@ def pieces_of(r, sizes):
 
 
 def check(answer, case):
-    for name, sizes in CASES.items():
-        case(name)
+    for name, sizes in case.each(CASES):
         torch.manual_seed(1)
         layers = nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
         ddp = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).double())
@@ -143,37 +141,29 @@ def ex5_5(ddp, pieces):
 
 
 # %% wrong: adds up means, and divides by nothing
-# - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-# + F.cross_entropy(ddp(x), y).backward()
+# ~ (F.cross_entropy(ddp(x), y, reduction="sum") * scale) => F.cross_entropy(ddp(x), y)
 # %% wrong: the mean of the pieces' means
-# - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-# + (F.cross_entropy(ddp(x), y) / len(pieces)).backward()
+# ~ (ddp(x), y, reduction="sum") * scale => (ddp(x), y) / len(pieces)
 # %% wrong: the mean of the ranks' means
 # - dist.all_reduce(total)
-# - scale = dist.get_world_size() / total  # DDP will divide by the world size
-# + scale = 1 / total
+# ~ dist.get_world_size() / total  # DDP will divide by the world size => 1 / total
 # %% wrong: forgets that DDP divides
-# - scale = dist.get_world_size() / total  # DDP will divide by the world size
-# + scale = 1 / total
+# ~ dist.get_world_size() / total  # DDP will divide by the world size => 1 / total
 # %% wrong: only backward is in no_sync
 #   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
 # + loss = F.cross_entropy(ddp(x), y, reduction="sum")
-# - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-# + (loss * scale).backward()
+# ~ F.cross_entropy(ddp(x), y, reduction="sum") => loss
 # %% wrong: all pieces in no_sync
-# - silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-# + silent = ddp.no_sync()
+# ~ () if i < len(pieces) else contextlib.nullcontext() => ()
 # %% wrong: goes around DDP
 # - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
 # + (F.cross_entropy(ddp.module(x), y, reduction="sum") * scale).backward()
 # %% wrong: clears the gradients before each piece
 #   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
 # + ddp.zero_grad()
-# - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-# + F.cross_entropy(ddp(x), y).backward()
+# ~ (F.cross_entropy(ddp(x), y, reduction="sum") * scale) => F.cross_entropy(ddp(x), y)
 # %% wrong: all pieces in no_sync, and an all_reduce by hand
-# - silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-# + silent = ddp.no_sync()
+# ~ () if i < len(pieces) else contextlib.nullcontext() => ()
 #   (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
 # + for weight in ddp.parameters() if i == len(pieces) else []:
 # +     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
@@ -186,5 +176,4 @@ def ex5_5(ddp, pieces):
 # = losses = [F.cross_entropy(ddp(x), y, reduction="sum") for x, y in pieces]
 # = (sum(losses) * dist.get_world_size() / total).backward()
 # %% wrong: the first piece talks, not the last
-# - silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-# + silent = ddp.no_sync() if i > 1 else contextlib.nullcontext()
+# ~ < len(pieces) => > 1

@@ -1,6 +1,5 @@
 """DDP, written by you.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
@@ -148,8 +147,7 @@ def gradients(r, kind, state, step):
 
 
 def check(answer, case):
-    for name, (kind, bucket_size) in CASES.items():
-        case(name)
+    for name, (kind, bucket_size) in case.each(CASES):
         model, state = Net(rank, kind), Net(0, kind).state_dict()
         watch = Watch(model, bucket_size)
         own = {key: value.clone() for key, value in model.state_dict().items()}
@@ -245,14 +243,12 @@ def ex5_6(model, bucket_size):
 # - for tensor in [*model.parameters(), *model.buffers()]:
 # -     dist.broadcast(tensor.detach(), src=0)
 # %% wrong: parameters start equal, buffers do not
-# - for tensor in [*model.parameters(), *model.buffers()]:
-# + for tensor in model.parameters():
+# ~ [*model.parameters(), *model.buffers()] => model.parameters()
 # %% wrong: everything after backward
 #   def finish():
 # +     for weight in trainable:
 # +         on_ready(weight)
-# -     weight.register_post_accumulate_grad_hook(on_ready)
-# +     pass
+# ~ weight.register_post_accumulate_grad_hook(on_ready) => pass
 # %% wrong: all_reduce starts when the last gradient is there
 # - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
 # + while len(ready) == len(trainable) and len(works) < len(buckets):
@@ -262,16 +258,13 @@ def ex5_6(model, bucket_size):
 # + bucket = next(b for b in buckets if any(weight is w for w in b))
 # + if ready.issuperset(bucket):
 # %% wrong: works for one step only
-# - for work, flat, bucket in works:
-# + for work, flat, bucket in works[:]:
+# ~ in works => in works[:]
 # - ready.clear()
 # - works.clear()
 # %% wrong: sums, and forgets to divide
-# - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-# + weight.grad.copy_(part.view_as(weight))
+# ~ (weight) / dist.get_world_size() => (weight)
 # %% wrong: waits inside backward
-# - works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-# + works.append((dist.all_reduce(flat), flat, bucket))
+# ~ flat, async_op=True => flat
 # - work.wait()
 # %% wrong: copies the results back before they are there
 # - work.wait()
@@ -279,10 +272,8 @@ def ex5_6(model, bucket_size):
 # - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
 # + part /= dist.get_world_size()
 # %% wrong: fills the buckets from the first layer on
-# - for weight in reversed(trainable):
-# + for weight in trainable:
+# ~ reversed(trainable) => trainable
 # %% wrong: a bucket that is not full never leaves
-# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-# + while len(works) < len(buckets) - 1 and ready.issuperset(buckets[len(works)]):
+# ~ (buckets) and => (buckets) - 1 and
 # %% wrong: returns nothing
 # - return finish

@@ -1,6 +1,5 @@
 """Cut the layers into stages.
 
-Chapter: 6
 Ranks: 1
 Minutes: 15
 
@@ -64,8 +63,7 @@ for num, stages in (13, 3), (24, 6):
 
 
 def check(answer, case):
-    for name, (costs, num_stages) in CASES.items():
-        case(name)
+    for name, (costs, num_stages) in case.each(CASES):
         given = list(costs)
         sizes = answer(given, num_stages)
         if given != costs:

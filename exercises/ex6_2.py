@@ -1,6 +1,5 @@
 """Micro-batches that add up to the batch.
 
-Chapter: 6
 Ranks: 1
 Minutes: 15
 
@@ -49,8 +48,7 @@ CASES = {  # samples, micro-batches, samples without a label
 
 
 def check(answer, case):
-    for name, (size, num, without) in CASES.items():
-        case(name)
+    for name, (size, num, without) in case.each(CASES):
         torch.manual_seed(size)
         model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
         x, y = torch.randn(size, 5).double(), torch.randint(0, 4, (size,))
@@ -143,14 +141,11 @@ def ex6_2(model, x, y, num):
 
 
 # %% wrong: the mean of the means
-# - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
-# + loss = F.cross_entropy(model(piece), target) / num
+# ~ (model(piece), target, reduction="sum") / total => (model(piece), target) / num
 # %% wrong: adds the means up
-# - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
-# + loss = F.cross_entropy(model(piece), target)
+# ~ (model(piece), target, reduction="sum") / total => (model(piece), target)
 # %% wrong: divides by samples, labelled or not
-# - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
-# + loss = F.cross_entropy(model(piece), target, reduction="sum") / len(x)
+# ~ / total => / len(x)
 # %% wrong: weighs each mean by its samples
 # - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
 # + loss = F.cross_entropy(model(piece), target) * len(piece) / len(x)
@@ -158,8 +153,7 @@ def ex6_2(model, x, y, num):
 # - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
 # + loss = F.cross_entropy(model(piece), target) * (target != -100).sum() / total
 # %% wrong: right gradients, and the loss of the last micro-batch
-# - batch_loss += loss.item()
-# + batch_loss = loss.item()
+# ~ batch_loss + => batch_loss
 # %% wrong: drops the smaller micro-batch
 # - total, batch_loss = (y != -100).sum(), 0.0
 # + x, y = (t[: len(t) // num * num] for t in (x, y))
@@ -171,8 +165,7 @@ def ex6_2(model, x, y, num):
 # - loss.backward()
 # %% wrong: one backward for all, so that all activations are in memory
 # - loss.backward()
-# - batch_loss += loss.item()
-# + batch_loss += loss
+# ~ loss.item() => loss
 # - return batch_loss
 # + batch_loss.backward()
 # + return batch_loss.item()

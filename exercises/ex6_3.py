@@ -1,6 +1,5 @@
 """One embedding on two stages.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -54,16 +53,15 @@ def check(answer, case):
         dtype = torch.float64 if name == "float64" else torch.float32
         matrix = torch.randn(7, 3, generator=dice(0)).to(dtype)
         weight = nn.Parameter(matrix.clone()) if rank in ends else None
-        parts = [torch.randn(3, 7, generator=dice(r + 1)).T for r in range(world_size)]
+        parts = {e: torch.randn(3, 7, generator=dice(e + 1)).T.to(dtype) for e in ends}
         if "transposed" not in name:
-            parts = [part.contiguous() for part in parts]
-        parts = {end: parts[end].to(dtype) for end in ends}
+            parts = {end: part.contiguous() for end, part in parts.items()}
         if weight is not None:
             weight.grad = parts[rank].clone()
         groups.clear()
         answer(weight)
-        every = everyone((weight is not None and weight.grad, len(groups)))
-        every, made = zip(*every)
+        mine = weight is not None and weight.grad
+        every, made = zip(*everyone((mine, len(groups))))
         if len(set(made)) > 1:
             raise Wrong(f"""ranks 0 to {world_size - 1} called new_group {list(made)}
                 times: every rank must call it, also one that is not in the group. Else
@@ -82,8 +80,7 @@ def check(answer, case):
             "With one rank there is nothing to add.": 2 * total,
             "The own gradient was added once more.": total + parts[rank],
         })  # fmt: skip
-        far = (every[0] - every[-1]).abs().max().item()
-        if 0 < far < 1e-5:
+        if 0 < (far := (every[0] - every[-1]).abs().max().item()) < 1e-5:
             raise Wrong(f"""the copies would drift apart: their gradients differ by
                 {far}.""")
 
@@ -99,13 +96,9 @@ def ex6_3(weight):
 
 
 # %% wrong: takes the mean, as DDP does
-# - weight.grad = mine + theirs
-# + weight.grad = (mine + theirs) / 2
+# ~ mine + theirs => (mine + theirs) / 2
 # %% wrong: an all_reduce of all, in which the ranks between don't take part
-# = if weight is not None:
-# =     grad = weight.grad.contiguous()
-# =     dist.all_reduce(grad)
-# =     weight.grad = grad
+# ~ grad, group=group => grad
 # %% wrong: both send first
 # - sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
 # + dist.send(mine, last - rank)
@@ -113,24 +106,15 @@ def ex6_3(weight):
 # %% wrong: the last rank sends, and rank 0 alone adds
 # - sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
 # - dist.recv(theirs, last - rank)
-# - sending.wait()
-# + dist.send(mine, 0) if rank else dist.recv(theirs, last)
-# - weight.grad = mine + theirs
-# + weight.grad = mine if rank else mine + theirs
+# ~ sending.wait() => dist.send(mine, 0) if rank else dist.recv(theirs, last)
+# ~ weight.grad = mine + => weight.grad = mine if rank else mine +
 # %% wrong: receives into its own gradient
-# - weight.grad = mine + theirs
-# + weight.grad = theirs
+# ~ mine + theirs => theirs
 # %% wrong: exchanges the weights, not the gradients
-# - mine = weight.grad.contiguous()
-# + mine = weight.detach()
-# - weight.grad = mine + theirs
-# + weight.data = (mine + theirs) / 2
+# ~ grad.contiguous => detach
+# ~ grad = mine + theirs => data = (mine + theirs) / 2
 # %% wrong: also adds where one rank holds both
-#   rank, last = dist.get_rank(), dist.get_world_size() - 1
-# + if last == 0:
-# +     weight.grad *= 2
+# ~ weight.grad = grad => weight.grad = grad * (1 + (len(ends) < 2))
 # %% wrong: a group that only its two members make
 # - group = dist.new_group(ends)
-# - if weight is not None:
-# + if weight is not None and len(ends) > 1:
-# +     group = dist.new_group(ends)
+# ~ group=group => group=dist.new_group(ends)

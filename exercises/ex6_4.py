@@ -1,6 +1,5 @@
 """Two layers, split over all ranks.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 25
 
@@ -91,8 +90,7 @@ def part_of(whole, dim):
 def check(answer, case):
     calls = []
     spy(dist, "all_reduce", lambda tensor, *args, **kwargs: calls.append(tensor))
-    for name, (hidden, batch, needs) in CASES.items():
-        case(name)
+    for name, (hidden, batch, needs) in case.each(CASES):
         torch.manual_seed(hidden)
         one, two = nn.Linear(4, hidden), nn.Linear(hidden, 4)
         x, slope = torch.randn(batch, 4), torch.randn(batch, 4)
@@ -160,8 +158,7 @@ def ex6_4(x, up, down):
 
 
 # %% wrong: forgets the sum in backward
-# -     fork.register_hook(summed)
-# +     pass
+# ~ fork.register_hook(summed) => pass
 # %% wrong: forgets the sum in forward
 # = return down(up(x).relu())
 # %% wrong: an all_reduce that autograd knows, which sums the gradient again
@@ -174,14 +171,11 @@ def ex6_4(x, up, down):
 # + part = down(up(fork).relu())
 # + return part + (summed(part) - part).detach()
 # %% wrong: forgets the bias
-# - return part + (summed(part) - part).detach() + down.bias
-# + return part + (summed(part) - part).detach()
+# ~ () + down.bias => ()
 # %% wrong: averages
-# - all_reduce(tensor)
-# + all_reduce(tensor, dist.ReduceOp.AVG)
+# ~ all_reduce(tensor) => all_reduce(tensor, dist.ReduceOp.AVG)
 # %% wrong: cuts autograd off, so that no part learns
-# - return part + (summed(part) - part).detach() + down.bias
-# + return summed(part) + down.bias
+# ~ return part + (summed(part) - part).detach() => return summed(part)
 # %% wrong: sums the hidden gradients too, with an all_reduce per layer
 # - return part + (summed(part) - part).detach() + down.bias
 # + out = part + (summed(part) - part).detach() + down.bias

@@ -1,6 +1,5 @@
 """1F1B, run by you.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
@@ -100,8 +99,7 @@ def stages():
 
 
 def check(answer, case):
-    for name, (kind, sizes) in CASES.items():
-        case(name)
+    for name, (kind, sizes) in case.each(CASES):
         whole, mine = stages(), stages()[rank]
         pieces = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in sizes]
         logits = [nn.Sequential(*whole)(x) for x, _ in pieces]
@@ -195,39 +193,28 @@ def ex6_5(stage, order, pieces, width):
 # %% wrong: sends that wait, so that two neighbours wait for each other
 # - sends.append(dist.isend(output.detach(), rank + 1))
 # + dist.send(output.detach(), rank + 1)
-# - sends.append(dist.isend(piece.grad, rank - 1))
-# + dist.send(piece.grad, rank - 1)
+# ~ sends.append(dist.isend(piece.grad, rank - 1)) => dist.send(piece.grad, rank - 1)
 # %% wrong: adds the means up
-# - output = F.cross_entropy(output, y) * len(y) / total
-# + output = F.cross_entropy(output, y)
+# ~ (output, y) * len(y) / total => (output, y)
 # %% wrong: the mean of the micro-batches' means
-# - output = F.cross_entropy(output, y) * len(y) / total
-# + output = F.cross_entropy(output, y) / len(pieces)
+# ~ * len(y) / total => / len(pieces)
 # %% wrong: all forward first, whatever the order says
-# - for work in order:
-# + for work in sorted(order, key=lambda work: work[0] == "B"):
+# ~ in order => in sorted(order, key=lambda work: work[0] == "B")
 # %% wrong: takes the micro-batches one after the other
-# - for work in order:
-# + for work in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B")):
+# ~ in order => in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B"))
 # %% wrong: forgets that what was received needs a gradient
 # - piece.requires_grad_()
 # %% wrong: calls backward without the gradient that came
-# - output.backward(gradient)
-# + output.sum().backward()
+# ~ output.backward(gradient) => output.sum().backward()
 # %% wrong: holds one micro-batch only
-# - held[i] = piece, output
-# + held[0] = piece, output
-# - piece, output = held.pop(i)
-# + piece, output = held[0]
+# ~ held[i] => held[0]
+# ~ held.pop(i) => held[0]
 # %% wrong: every rank takes x
-# - if rank > 0:
-# + if rank > 0 and i > 0:
+# ~ rank > 0 => rank > 0 and i > 0
 # %% wrong: every rank returns a loss
-# - return loss if rank == last else None
-# + return loss
+# ~ loss if rank == last else None => loss
 # %% wrong: right gradients, and the last micro-batch's share of the loss
-# - loss += output.item()
-# + loss = output.item()
+# ~ loss + => loss
 # %% wrong: runs each stage twice, to hold no graph
 # - output = stage(piece)
 # + with torch.no_grad():

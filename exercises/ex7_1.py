@@ -1,6 +1,5 @@
 """Read a benchmark's line.
 
-Chapter: 7
 Ranks: 1
 Minutes: 8
 
@@ -40,8 +39,7 @@ LINES = {
 
 
 def check(answer, case):
-    for name, (collective, num_bytes, size, seconds) in LINES.items():
-        case(name)
+    for name, (collective, num_bytes, size, seconds) in case.each(LINES):
         got = answer(collective, num_bytes, size, seconds)
         got = unpack(got, 2, "a pair of bandwidths")
         speed, share = num_bytes / seconds / 1e9, (size - 1) / size

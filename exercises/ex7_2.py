@@ -1,6 +1,5 @@
 """Broadcast along a tree.
 
-Chapter: 7
 Ranks: 1, 2, 3, 4
 Minutes: 20
 
@@ -51,10 +50,8 @@ def check(answer, case):
     def note(tensor, dst=None, *args, **kwargs):
         sent.append(dst)
 
-    why = "only isend, irecv, send and recv may be used."
-    only("isend irecv send recv", why)
-    spy(dist, "send", note)
-    spy(dist, "isend", note)
+    only("isend irecv send recv", "only isend, irecv, send and recv may be used.")
+    spy(dist, "send isend", note)
     for root in range(world_size):
         case(f"from rank {root}")
         mine = torch.arange(12.0).view(3, 4) + 100 * rank
@@ -62,12 +59,9 @@ def check(answer, case):
         x = mine.clone()
         sent.clear()
         returned = answer(x, root)
-        mistakes = {
-            "It holds what it held before.": mine,
-            "This is what rank 0 held, not the root.": wanted - 100 * root,
-        }
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, wanted):
-            mistakes = {"The copy was returned in another tensor.": mine}
+        fault = "The copy was returned in another tensor."
+        mistakes = in_place(returned, mine, wanted, fault)
+        mistakes["This is what rank 0 held, not the root."] = wanted - 100 * root
         compare(f"rank {rank}'s x", x, wanted, mistakes)
         messages = everyone(sent)
         last = max(arrivals(messages, root).values())
@@ -108,8 +102,7 @@ def ex7_2(x, root):
 # = if (rank + 1) % world_size != root:
 # =     dist.send(x, (rank + 1) % world_size)
 # %% wrong: always from rank 0
-# - place, hop = (rank - root) % world_size, 1
-# + place, hop = rank, 1
+# ~ (rank - root) % world_size => rank
 # %% wrong: receives into another tensor
 #   place, hop = (rank - root) % world_size, 1
 # + x = x.clone()

@@ -1,6 +1,5 @@
 """Fit the latency and the bandwidth.
 
-Chapter: 7
 Ranks: 1
 Minutes: 15
 

@@ -1,6 +1,5 @@
 """A hierarchy of groups.
 
-Chapter: 7
 Ranks: 2, 4
 Minutes: 30
 Level: hard
@@ -67,15 +66,14 @@ def check(answer, case):
     for num, dtype, nodes in CASES:
         size = world_size // nodes
         case(f"{num} numbers, {nodes} nodes of {size}")
-        each = [
-            (torch.arange(num) * 3 + 7 * r * r).to(dtype) for r in range(world_size)
-        ]
+        numbers = torch.arange(num) * 3
+        each = [(numbers + 7 * r * r).to(dtype) for r in range(world_size)]
         x, total, node = each[rank].clone(), sum(each), rank // size
         across.clear()
         returned = answer(x, nodes)
         barrier()
-        mistakes = {
-            "It holds what it held before.": each[rank],
+        fault = "The sum was returned in another tensor."
+        mistakes = in_place(returned, each[rank], total, fault) | {
             "This is the sum of its own node.":
                 sum(each[node * size : (node + 1) * size]),
             "This is the mean, not the sum.": (total / world_size).to(dtype),
@@ -84,8 +82,6 @@ def check(answer, case):
             parts = zip(x.tensor_split(size), total.tensor_split(size))
             right = [i for i, (a, b) in enumerate(parts) if torch.equal(a, b)]
             mistakes[f"Only the chunks {right} of {size} are complete."] = x
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, total):
-            mistakes = {"The sum was returned in another tensor.": each[rank]}
         compare(f"rank {rank}'s x", x, total, mistakes)
         if nodes > 1 and sum(across) > (most := -(-num // size)):
             raise Wrong(f"""the sum is right, but rank {rank} gave {sum(across)} numbers
@@ -118,11 +114,9 @@ def ex7_4(x, nodes):
 
 
 # %% wrong: the whole tensor crosses the network
-# - dist.all_reduce(chunks[place], group=across[place])
-# + dist.all_reduce(x, group=across[place])
+# ~ chunks[place] => x
 # %% wrong: nobody shares the chunks in the end
-# -         dist.broadcast(chunk, src=node * size + source, group=inside[node])
-# +         pass
+# ~ dist.broadcast(chunk, src=node * size + source, group=inside[node]) => pass
 # %% wrong: src is the rank in the group
 #   for source, chunk in enumerate(chunks):
 # -     if size > 1:

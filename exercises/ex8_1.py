@@ -1,6 +1,5 @@
 """Fill the buckets.
 
-Chapter: 8
 Ranks: 1
 Minutes: 15
 
@@ -91,12 +90,10 @@ def filled(sizes, first, cap, below=False, firsts=True, always=False, **how):
 
 
 def check(answer, case):
-    for name, (sizes, first, cap) in CASES.items():
-        case(name)
+    for name, (sizes, first, cap) in case.each(CASES):
         weights = [torch.empty(num, dtype=dtype) for num, dtype in sizes]
-        untouched = Untouched(weights=[tuple(w.shape) for w in weights])
-        got = answer(weights, first, cap)
-        untouched()
+        with Untouched(weights=[tuple(w.shape) for w in weights]):
+            got = answer(weights, first, cap)
         if not isinstance(got, (list, tuple)):
             raise Wrong(f"it returned {got!r:.60}, not a list of buckets.")
         got, wanted = [list(bucket) for bucket in got], filled(sizes, first, cap)
@@ -152,19 +149,13 @@ def ex8_1(weights, first_bytes, cap_bytes):
 # %% wrong: only the very first bucket is small
 # - if num_bytes >= limits.get(dtype, first_bytes):
 # + if num_bytes >= limits.get(0, first_bytes):
-# - limits[dtype] = cap_bytes
-# + limits[0] = cap_bytes
+# ~ limits[dtype] => limits[0]
 # %% wrong: counts numbers
-# - num_bytes += weight.numel() * weight.element_size()
-# + num_bytes += weight.numel()
+# ~ () * weight.element_size() => ()
 # %% wrong: puts all dtypes into one bucket
-# - dtype = weight.dtype
-# + dtype = None
+# ~ weight.dtype => None
 # %% wrong: lists them as they fill up
 # -         buckets.append([])
-# -         held[dtype] = buckets[-1], 0
-# +         held[dtype] = [], 0
-# -         del held[dtype]
-# +         buckets.append(held.pop(dtype)[0])
-# - return buckets
-# + return buckets + [bucket for bucket, _ in held.values()]
+# ~ held[dtype] = buckets[-1] => held[dtype] = []
+# ~ del held[dtype] => buckets.append(held.pop(dtype)[0])
+# ~ buckets => buckets + [bucket for bucket, _ in held.values()]

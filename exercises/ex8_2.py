@@ -1,6 +1,5 @@
 """Top-k with error feedback.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -68,21 +67,17 @@ def check(answer, case):
         handed.append(held.numel() if isinstance(held, torch.Tensor) else 0)
 
     only(GATHERS, "gather the values and their indices.")
-    for name in GATHERS.split():
-        if hasattr(dist, name):
-            spy(dist, name, note)
-    for name, (shape, k, dtype, same) in CASES.items():
-        case(name)
+    spy(dist, GATHERS, note)
+    for name, (shape, k, dtype, same) in case.each(CASES):
         residuals = [torch.zeros(shape, dtype=dtype) for _ in range(world_size)]
         residual = residuals[rank].clone()
         for step, when in enumerate(("first", "second", "third")):
             seeds = [dice(9 * step + (not same) * r) for r in range(world_size)]
             grads = [torch.randn(shape, generator=d, dtype=dtype) for d in seeds]
             given = grads[rank].clone()
-            untouched = Untouched(gradient=given)
-            handed.clear()
-            got = answer(given, residual, k)
-            untouched()
+            with Untouched(gradient=given):
+                handed.clear()
+                got = answer(given, residual, k)
             whole = [e + g for e, g in zip(residuals, grads)]
             sent = [chosen(x, k) for x in whole]
             own, mean, last = sent[rank], sum(sent) / world_size, sent[0]
@@ -134,16 +129,13 @@ def ex8_2(gradient, residual, k):
 
 
 # %% wrong: keeps no residual
-# - residual += gradient
-# + residual = gradient.clone()
+# ~ += gradient => = gradient.clone()
 # %% wrong: leaves in the residual what it has sent
 # - flat[index] = 0  # what is sent leaves the residual
 # %% wrong: forgets what earlier steps have left
-# - residual += gradient
-# + residual.copy_(gradient)
+# ~ residual += gradient => residual.copy_(gradient)
 # %% wrong: chooses by value, not by magnitude
-# - index = flat.abs().topk(k).indices
-# + index = flat.topk(k).indices
+# ~ abs().topk => topk
 # %% wrong: adds up with an index that comes twice
 # - mean.index_add_(0, torch.cat(indices), torch.cat(parts))
 # + mean[torch.cat(indices)] += torch.cat(parts)

@@ -1,6 +1,5 @@
 """An all_gather that gradients flow through.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -131,21 +130,15 @@ def ex8_3(x):
 # %% wrong: only its own rows keep their graph
 # - rows.register_hook(add_up)
 # %% wrong: no graph at all
-# - return Gather.apply(x.contiguous())
-# + return Gather.apply(x.detach().contiguous())
+# ~ x.contiguous => x.detach().contiguous
 # %% wrong: takes the mean of the gradients, as DDP does
-# - return mine
-# + return mine / dist.get_world_size()
+# ~ return mine => return mine / dist.get_world_size()
 # %% wrong: multiplies its own part by the world size
 # - dist.reduce_scatter(mine, parts)
-# - return mine
-# + return parts[dist.get_rank()] * dist.get_world_size()
+# ~ mine => parts[dist.get_rank()] * dist.get_world_size()
 # %% wrong: adds up what each rank's loss says of its own rows
-# - parts[rank] = x
-# + parts[rank] = mine = x.clone()
-# - rows.register_hook(add_up)
-# + mine.register_hook(add_up)
+# ~ [rank] = x => [rank] = mine = x.clone()
+# ~ rows. => mine.
 # %% wrong: adds up its own loss's gradients of all rows
 # - dist.reduce_scatter(mine, parts)
-# - return mine
-# + return sum(parts)
+# ~ mine => sum(parts)

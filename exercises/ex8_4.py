@@ -1,6 +1,5 @@
 """The outer step of DiLoCo.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -61,8 +60,7 @@ def stepped(start, velocity, mean, lr, momentum, nesterov=True, sign=1):
 
 
 def check(answer, case):
-    for name, (shape, dtype, rounds, lr, momentum) in CASES.items():
-        case(name)
+    for name, (shape, dtype, rounds, lr, momentum) in case.each(CASES):
         seed = dice(len(name))
         begun = [torch.randn(s, generator=seed).to(dtype) for s in (shape, (2,))]
         start = [b.float() for b in begun]
@@ -143,24 +141,17 @@ def ex8_4(weights, start, velocity, lr, momentum):
 
 
 # %% wrong: averages the weights, as local SGD does
-# - begun.sub_(lr * (g + momentum * v))
-# + begun.sub_(g)
+# ~ lr * (g + momentum * v) => g
 # %% wrong: plain momentum
-# - begun.sub_(lr * (g + momentum * v))
-# + begun.sub_(lr * v)
+# ~ (g + momentum * v) => v
 # %% wrong: the gradient's sign
-# - g = begun - mean / dist.get_world_size()
-# + g = mean / dist.get_world_size() - begun
+# ~ begun - mean / dist.get_world_size() => mean / dist.get_world_size() - begun
 # %% wrong: start stays where it was
 # - begun.sub_(lr * (g + momentum * v))
-# - weight.copy_(begun)
-# + weight.copy_(begun - lr * (g + momentum * v))
+# ~ begun => begun - lr * (g + momentum * v)
 # %% wrong: each rank steps with its own difference
-# - g = begun - mean / dist.get_world_size()
-# + g = begun - weight
+# ~ mean / dist.get_world_size() => weight
 # %% wrong: averages in bfloat16
-# - mean = weight.to(torch.float32, copy=True)
-# + mean = weight.clone()
+# ~ mean = weight.to(torch.float32, copy=True) => mean = weight.clone()
 # %% wrong: sums, and forgets to divide
-# - g = begun - mean / dist.get_world_size()
-# + g = begun - mean
+# ~ mean / dist.get_world_size() => mean

@@ -1,6 +1,5 @@
 """DDP that waits for nobody.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 60
 Level: hard
@@ -88,47 +87,22 @@ def ex8_5(buckets):
 
 
 # %% check
-from allranks.exercises.patches import communications
-
 NAMES = "abcdef"
-# What each step uses: by the rank's number, modulo the length. Capitals are used twice.
-CASES = {
-    "all parameters": [[["abcdef"], True], [["abcdef"], True]],
-    "steps that only accumulate": [
-        [["abcdef"], False],
-        [["abcdef"], False],
-        [["abcdef"], True],
-        [["abcdef"], False],
-        [["abcdef"], True],
-    ],
-    "one that no rank uses": [[["abcef"], True], [["abcdef"], True], [["bcdef"], True]],
-    "the last of all, unused": [[["bcdef"], True], [["abcde"], True]],
-    "other ones on each rank": [
-        [["abcf", "adef", "f", "abcde"], True],
-        [["cf", "abcdef", "abd", "e"], True],
-    ],
-    "unused after accumulation": [
-        [["abcdef", "ab"], False],
-        [["ab", "cdf"], True],
-        [["f"], True],
-    ],
-    "one that is used twice": [[["aBcdEf", "Abcdef"], True], [["abcdEf"], True]],
-}
+CASES = {  # by step: what each rank uses, in turn; capitals twice; "-": not averaged
+    "all parameters": [["abcdef"], ["abcdef"]],
+    "steps that only accumulate":
+        [["abcdef", "-"], ["abcdef", "-"], ["abcdef"], ["abcdef", "-"], ["abcdef"]],
+    "one that no rank uses": [["abcef"], ["abcdef"], ["bcdef"]],
+    "the last of all, unused": [["bcdef"], ["abcde"]],
+    "other ones on each rank":
+        [["abcf", "adef", "f", "abcde"], ["cf", "abcdef", "abd", "e"]],
+    "unused after accumulation": [["abcdef", "ab", "-"], ["ab", "cdf"], ["f"]],
+    "one that is used twice": [["aBcdEf", "Abcdef"], ["abcdEf"]],
+}  # fmt: skip
 SIZES = {"a": (3,), "b": (2, 3), "c": (5,), "d": (1,), "e": (2, 3), "f": (4,)}
 BUCKETS = "fe", "dcb", "a"  # in the order in which gradients come
+NUMBERS = [sum(torch.Size(SIZES[n]).numel() for n in b) for b in BUCKETS]
 all_reduce = dist.all_reduce
-
-
-class Watched:
-    """Wrap a work; remember whether anybody waited for it."""
-
-    def __init__(self, work):
-        self.work, self.waited = work, False
-
-    def __getattr__(self, name):
-        if name in ("wait", "get_future", "is_completed"):
-            self.waited = True
-        return getattr(self.work, name)
 
 
 class Watch:
@@ -138,71 +112,53 @@ class Watch:
         self.events, self.works, self.sync = [], [], True
 
     def __call__(self, tensor, *args, async_op=False, **kwargs):
-        sizes = [sum(torch.Size(SIZES[n]).numel() for n in b) for b in BUCKETS]
         if not self.sync:
             raise Wrong("an all_reduce is called in a step with sync=False.")
-        number = len(self.works)
-        if number < len(sizes) and tensor.numel() != len(NAMES):
+        number, size = len(self.works), tensor.numel()
+        if number < len(NUMBERS) and size != len(NAMES):
             if not async_op:
                 raise Wrong("an all_reduce of a bucket has no async_op=True.")
-            if tensor.numel() != sizes[number]:
-                raise Wrong(
-                    f"all_reduce number {number + 1} of this step has {tensor.numel()} "
-                    f"numbers on rank {rank}; the buckets have {sizes}, and leave in "
-                    "this order on all ranks."
-                )
+            if size != NUMBERS[number]:
+                raise Wrong(f"""all_reduce number {number + 1} of this step has {size}
+                    numbers on rank {rank}; the buckets have {NUMBERS}, and leave in
+                    this order on all ranks.""")
             self.events.append(number)
-            self.works.append(
-                Watched(all_reduce(tensor, *args, async_op=True, **kwargs))
-            )
+            self.works.append(Work(all_reduce(tensor, *args, async_op=True, **kwargs)))
             return self.works[-1]
-        if tensor.numel() > len(NAMES):
-            raise Wrong(
-                f"after {number} buckets comes an all_reduce of {tensor.numel()} "
-                "numbers more; each bucket takes one."
-            )
+        if size > len(NAMES):
+            raise Wrong(f"""after {number} buckets comes an all_reduce of {size} numbers
+                more; each bucket takes one.""")
         return all_reduce(tensor, *args, async_op=async_op, **kwargs)
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; all_reduce is enough.")
-
-    patch(dist, name, refuse)
 
 
 def loss_of(weights, used, step, r):
     """Return a loss whose gradients come in the order of the buckets."""
     x = torch.ones(())
     for i, name in enumerate(NAMES):
-        twice = name.upper() in used
-        if name in used or twice:
+        if name in used.lower():
             w, factor = weights[name], 1 + 0.1 * step + 0.3 * r + 0.2 * i
             x = x.sin() + factor * w.square().sum()
-            if twice:
-                x = x + w.sum()
+            x = x + w.sum() if name.upper() in used else x
     return x
 
 
 def plan(used):
     """Return the gradients that come before each bucket may leave, in their order."""
-    come = [n for n in reversed(NAMES) if n in used.lower()]
-    last = 0
+    come, last = [n for n in reversed(NAMES) if n in used.lower()], 0
     for bucket in BUCKETS:
         last = max([last, *(come.index(n) + 1 for n in bucket if n in come)])
         yield last
 
 
 def check(answer, case):
-    for name in communications(allowed="all_reduce"):
-        forbid(name)
+    only("all_reduce", "all_reduce is enough.")
     watch = Watch()
     patch(dist, "all_reduce", watch)
     for number, (name, steps) in enumerate(CASES.items()):
         case(name)
-        dice = torch.Generator().manual_seed(number)
-        begun = {n: torch.randn(SIZES[n], generator=dice) for n in NAMES}
-        weights = {n: torch.nn.Parameter(v.clone()) for n, v in begun.items()}
+        seed, weights = dice(number), {}
+        for n in NAMES:
+            weights[n] = nn.Parameter(torch.randn(SIZES[n], generator=seed))
         for weight in weights.values():
             weight.register_post_accumulate_grad_hook(
                 lambda weight: watch.events.append("gradient")
@@ -216,19 +172,18 @@ def check(answer, case):
 def play_case(run, steps, weights, watch):
     """Run all steps, and compare each with what one process computes."""
     know = [dict.fromkeys(NAMES) for _ in range(world_size)]
-    for step, (uses, sync) in enumerate(steps):
-        when = f"in step {step + 1} of {len(steps)}"
+    for step, uses in enumerate(steps):
+        when, sync = f"in step {step + 1} of {len(steps)}", "-" not in uses
+        uses = [use for use in uses if use != "-"]
         for r in range(world_size):
-            used = uses[r % len(uses)]
             alone = {n: w.detach().clone().requires_grad_() for n, w in weights.items()}
-            loss_of(alone, used, step, r).backward()
+            loss_of(alone, uses[r % len(uses)], step, r).backward()
             for n, weight in alone.items():
                 if weight.grad is not None:
                     held = know[r][n]
                     know[r][n] = weight.grad + (0 if held is None else held)
-        used = uses[rank % len(uses)]
+        used, watch.sync = uses[rank % len(uses)], sync
         watch.events.clear(), watch.works.clear()
-        watch.sync = sync
         loss = loss_of(weights, used, step, rank)
         run(loss) if sync else run(loss, sync=False)
         if not (come := watch.events.count("gradient")):
@@ -239,12 +194,10 @@ def play_case(run, steps, weights, watch):
             for i, (should, bucket) in enumerate(zip(plan(used), BUCKETS)):
                 before = watch.events[: watch.events.index(i)].count("gradient")
                 if before > should:
-                    raise Wrong(
-                        f"{when}, bucket {i} left after {before} of {come} gradients, "
-                        f"and had all of its own after {should}. Rank {rank}'s loss "
-                        f"uses {''.join(n for n in NAMES if n in used.lower())}, and "
-                        f"the bucket holds {bucket}."
-                    )
+                    raise Wrong(f"""{when}, bucket {i} left after {before} of {come}
+                        gradients, and had all of its own after {should}. Rank {rank}'s
+                        loss uses {"".join(n for n in NAMES if n in used.lower())}, and
+                        the bucket holds {bucket}.""")
             if idle := sum(not work.waited for work in watch.works):
                 raise Wrong(f"{when}, run() did not wait for {idle} all_reduces.")
         for n, weight in weights.items():
@@ -270,9 +223,8 @@ def compare_gradient(what, got, parts, sync):
     compare(what, got, total / world_size if sync else own, {
         "This is the rank's own gradient.": own,
         "This is the sum: divide it by the world size.": total,
-        "This is the mean over the ranks that have one; the others count as 0.": (
-            total / len(there)
-        ),
+        "This is the mean over the ranks that have one; the others count as 0.":
+            total / len(there),
         "It was averaged, in a step with sync=False.": total / world_size,
         "It is zero on a rank that does not use it.": torch.zeros_like(total),
     }, 1e-4, 1e-5)  # fmt: skip
@@ -339,98 +291,23 @@ def ex8_5(buckets):
 
 
 # %% wrong: waits for gradients that do not come
-# = ready, works, on = set(), [], [False]
-# = def on_ready(weight):
-# =     if not on[0]:
-# =         return
-# =     ready.add(weight)
-# =     while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-# =         flat = torch.cat([w.grad.flatten() for w in buckets[len(works)]])
-# =         works.append((dist.all_reduce(flat, async_op=True), flat))
-# = def run(loss, sync=True):
-# =     on[0] = sync
-# =     loss.backward()
-# =     for (work, flat), bucket in zip(works, buckets):
-# =         work.wait()
-# =         parts = flat.split([w.numel() for w in bucket])
-# =         for weight, part in zip(bucket, parts):
-# =             weight.grad = part.view_as(weight) / dist.get_world_size()
-# =     works.clear()
-# =     ready.clear()
-# = for bucket in buckets:
-# =     for weight in bucket:
-# =         weight.register_post_accumulate_grad_hook(on_ready)
-# = return run
+# ~ ready = set(weights) - reached(loss) => ready = set()
 # %% wrong: sends at the end what has not left
-# = ready, works, on = set(), [], [False]
-# = def send(everything):
-# =     while len(works) < len(buckets):
-# =         bucket = buckets[len(works)]
-# =         if not everything and not ready.issuperset(bucket):
-# =             return
-# =         parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-# =         flat = torch.cat([part.detach().flatten() for part in parts])
-# =         works.append((dist.all_reduce(flat, async_op=True), flat))
-# = def on_ready(weight):
-# =     if on[0]:
-# =         ready.add(weight)
-# =         send(False)
-# = def run(loss, sync=True):
-# =     on[0] = sync
-# =     loss.backward()
-# =     if not sync:
-# =         return
-# =     send(True)
-# =     weights = [weight for bucket in buckets for weight in bucket]
-# =     have = torch.tensor([float(w.grad is not None) for w in weights])
-# =     dist.all_reduce(have)
-# =     anybody = dict(zip(weights, have.tolist()))
-# =     for (work, flat), bucket in zip(works, buckets):
-# =         work.wait()
-# =         parts = flat.split([w.numel() for w in bucket])
-# =         for weight, part in zip(bucket, parts):
-# =             if anybody[weight]:
-# =                 weight.grad = part.view_as(weight) / dist.get_world_size()
-# =     works.clear()
-# =     ready.clear()
-# = for bucket in buckets:
-# =     for weight in bucket:
-# =         weight.register_post_accumulate_grad_hook(on_ready)
-# = return run
+# ~ ready = set(weights) - reached(loss) => ready = set()
+#   loss.backward()
+# + ready.update(weights)
+# + send()
 # %% wrong: averages after backward, and nothing overlaps
-# = def run(loss, sync=True):
-# =     loss.backward()
-# =     if not sync:
-# =         return
-# =     works = []
-# =     for bucket in buckets:
-# =         parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-# =         flat = torch.cat([part.detach().flatten() for part in parts])
-# =         works.append((dist.all_reduce(flat, async_op=True), flat))
-# =     weights = [weight for bucket in buckets for weight in bucket]
-# =     have = torch.tensor([float(w.grad is not None) for w in weights])
-# =     dist.all_reduce(have)
-# =     anybody = dict(zip(weights, have.tolist()))
-# =     for (work, flat), bucket in zip(works, buckets):
-# =         work.wait()
-# =         parts = flat.split([w.numel() for w in bucket])
-# =         for weight, part in zip(bucket, parts):
-# =             if anybody[weight]:
-# =                 weight.grad = part.view_as(weight) / dist.get_world_size()
-# = return run
+# - ready = set(weights) - reached(loss)
+# - send()
+# - loss.backward()
+# + loss.backward()
+# + ready = set(weights)
+# + send()
 # %% wrong: gives zeros to a parameter that nobody uses
-# - have = torch.tensor([float(w.grad is not None) for w in weights])
-# - dist.all_reduce(have)
-# - anybody = dict(zip(weights, have.tolist()))
-# - if anybody[weight]:
-# -     weight.grad = part.view_as(weight) / dist.get_world_size()
-# + weight.grad = part.view_as(weight) / dist.get_world_size()
+# ~ anybody[weight] => True
 # %% wrong: leaves alone what the rank itself did not use
-# - have = torch.tensor([float(w.grad is not None) for w in weights])
-# - dist.all_reduce(have)
-# - anybody = dict(zip(weights, have.tolist()))
-# - if anybody[weight]:
-# + if weight.grad is not None:
+# ~ anybody[weight] => weight.grad is not None
 # %% wrong: averages in every step
 # - if ready is not None:
 # -     ready.add(weight)

@@ -1,6 +1,5 @@
 """Who reads which shard?
 
-Chapter: 9
 Ranks: 1
 Minutes: 8
 
@@ -49,16 +48,13 @@ CASES = {  # shards, ranks, workers per rank (None: a loader without workers)
 
 
 def check(answer, case):
-    for name, (num, size, workers) in CASES.items():
-        case(name)
+    for name, (num, size, workers) in case.each(CASES):
         shards = [f"train-{i:03}.tar" for i in range(num)]
         untouched, read = Untouched(shards=shards), {}
         for one in range(size):
             for worker in range(workers or 1):
-                info = None
-                if workers:
-                    info = SimpleNamespace(id=worker, num_workers=workers)
-                found = answer(shards, one, size, info)
+                info = SimpleNamespace(id=worker, num_workers=workers)
+                found = answer(shards, one, size, info if workers else None)
                 untouched()
                 if not isinstance(found, (list, tuple)):
                     raise Wrong(f"it returned {found!r:.60}, not a list of shards.")
@@ -85,10 +81,9 @@ def judge(shards, size, workers, read):
     numbers = [[len(read[r, w]) for w in range(workers)] for r in range(size)]
     totals = [sum(row) for row in numbers]
     if max(totals) - min(totals) > 1:
-        raise Wrong(
-            f"every shard is read once, but the ranks read {totals} of {len(shards)}, "
-            f"their workers {numbers}: the rank with the fewest is the first to end."
-        )
+        raise Wrong(f"""every shard is read once, but the ranks read {totals} of
+            {len(shards)}, their workers {numbers}: the rank with the fewest is the
+            first to end.""")
     for r, row in enumerate(numbers):
         if max(row) - min(row) > 1:
             raise Wrong(f"every shard is read once, but rank {r}'s workers read {row}.")
@@ -104,27 +99,22 @@ def ex9_1(shards, rank, world_size, worker_info):
 
 
 # %% wrong: divides them over the workers only, as a manual for one process says
-# = if worker_info is None:
-# =     return shards
-# = return shards[worker_info.id :: worker_info.num_workers]
+# ~ shards[rank::world_size] => shards
 # %% wrong: divides them over the ranks only
 # = return shards[rank::world_size]
 # %% wrong: takes for granted that there are workers
 # = reader = rank * worker_info.num_workers + worker_info.id
 # = return shards[reader :: world_size * worker_info.num_workers]
 # %% wrong: neighbours are workers of one rank, so the remainder is too
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = return shards[rank * workers + worker :: world_size * workers]
+# - return mine[worker_info.id :: worker_info.num_workers]
+# + workers = worker_info.num_workers
+# + return shards[rank * workers + worker_info.id :: world_size * workers]
 # %% wrong: blocks, rounded down
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = size = len(shards) // (world_size * workers)
-# = first = (rank * workers + worker) * size
-# = return shards[first : first + size]
+# - mine = shards[rank::world_size]
+# + size = len(shards) // world_size
+# + mine = shards[rank * size : (rank + 1) * size]
 # %% wrong: blocks, rounded up
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = size = -(-len(shards) // (world_size * workers))
-# = first = (rank * workers + worker) * size
-# = return shards[first : first + size]
+# - return mine[worker_info.id :: worker_info.num_workers]
+# + size = -(-len(shards) // (world_size * worker_info.num_workers))
+# + first = (rank * worker_info.num_workers + worker_info.id) * size
+# + return shards[first : first + size]

@@ -1,6 +1,5 @@
 """Seeds that never meet.
 
-Chapter: 9
 Ranks: 1
 Minutes: 8
 
@@ -29,7 +28,6 @@ def ex9_2(seed, epoch, rank, worker):
 
 # %% check
 import itertools
-import random
 
 NAMES = "seed", "epoch", "rank", "worker"
 CASES = {
@@ -41,34 +39,27 @@ CASES = {
 }
 
 
+def words(args):
+    return " ".join(f"{name} {value}" for name, value in zip(NAMES, args))
+
+
 def call(answer, args):
     """Return the number for some arguments, if it is one that torch takes."""
-    before = torch.get_rng_state(), random.getstate()
-    found = answer(*args)
-    if not torch.equal(torch.get_rng_state(), before[0]):
-        raise Wrong("it moved torch's global generator, from which others draw.")
-    if random.getstate() != before[1]:
-        raise Wrong("it moved Python's global generator, from which others draw.")
-    told = words(args)
+    with undrawn():
+        found = answer(*args)
     try:
         number = int(found)
     except (TypeError, ValueError):
-        raise Wrong(f"for {told} it returned {found!r:.60}, not a number.") from None
+        raise Wrong(f"""for {words(args)} it returned {found!r:.60}, not a
+            number.""") from None
     if not 0 <= number < 2**63:
         why = "negative" if number < 0 else "not below 2⁶³"
-        raise Wrong(f"for {told} it returned {number}, which is {why}.")
+        raise Wrong(f"for {words(args)} it returned {number}, which is {why}.")
     return number
 
 
-def words(args):
-    """Say what the arguments are."""
-    pairs = zip(NAMES, args, strict=True)
-    return " ".join(f"{name} {value}" for name, value in pairs)
-
-
 def check(answer, case):
-    for name, ranges in CASES.items():
-        case(name)
+    for name, ranges in case.each(CASES):
         owners = {}
         for args in itertools.product(*ranges):
             number = call(answer, args)
@@ -77,10 +68,8 @@ def check(answer, case):
             owners[number] = args
         for number, args in itertools.islice(owners.items(), 50):
             if (again := call(answer, args)) != number:
-                raise Wrong(
-                    f"{words(args)} gets {number}, and {again} when it asks again: "
-                    "a run could not be repeated."
-                )
+                raise Wrong(f"""{words(args)} gets {number}, and {again} when it asks
+                    again: a run could not be repeated.""")
 
 
 def met(one, other, number):

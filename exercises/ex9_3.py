@@ -1,6 +1,5 @@
 """The mean over all tokens.
 
-Chapter: 9
 Ranks: 1, 2, 3
 Minutes: 15
 
@@ -78,21 +77,14 @@ class Net(nn.Module):
 
 def batches_of(r, sizes):
     """Return the micro-batches of rank r; any rank can compute them."""
-    dice, found = torch.Generator().manual_seed(7 + r), []
+    seed, found = dice(7 + r), []
     for counts in sizes:
-        x = torch.randn(len(counts), SIZE, WIDTH, generator=dice).double() + 3 * r
-        labels = torch.randint(CLASSES, (len(counts), SIZE), generator=dice)
+        x = torch.randn(len(counts), SIZE, WIDTH, generator=seed).double() + 3 * r
+        labels = torch.randint(CLASSES, (len(counts), SIZE), generator=seed)
         for row, count in zip(labels, counts, strict=True):
             row[count:] = -100
         found.append((x, labels))
     return found
-
-
-def loss_of(model, pairs, reduction):
-    """Return the loss over some micro-batches together."""
-    logits = [model(x).flatten(0, 1) for x, _ in pairs]
-    labels = [labels.flatten() for _, labels in pairs]
-    return F.cross_entropy(torch.cat(logits), torch.cat(labels), reduction=reduction)
 
 
 def watched(model, pairs):
@@ -106,77 +98,56 @@ def watched(model, pairs):
             waiting.append(True)
             output.register_hook(lambda _: waiting.clear())
 
-    hook = model.register_forward_hook(after)
-    yield from pairs
-    hook.remove()
+    with model.register_forward_hook(after):
+        yield from pairs
 
 
-def mistakes(model, every):
-    """Return what likely mistakes give: (loss, gradient) by a sentence."""
-    ranks = [pairs for pairs in every if pairs]
-    flat = [pair for pairs in ranks for pair in pairs]
-    own = [[loss_of(model, [pair], "mean") for pair in pairs] for pairs in ranks]
-    means = [sum(losses) / len(losses) for losses in own]
-    sums = [loss_of(model, pairs, "sum") for pairs in ranks]
-    counts = [sum((y >= 0).sum() for _, y in pairs).clamp(min=1) for pairs in ranks]
-    total = sum(sums)
-    slots = sum(y.numel() for _, y in flat)
+def losses_of(model, every):
+    """Return the right loss, and what likely mistakes give, by a sentence."""
+
+    def loss(x, labels):
+        x = model(x).flatten(0, 1)
+        return F.cross_entropy(x, labels.flatten(), reduction="sum")
+
+    sums = [[loss(*pair) for pair in pairs] for pairs in every]  # by rank and batch
+    counts = [[(y >= 0).sum() for _, y in pairs] for pairs in every]
+    total, tokens = sum(map(sum, sums)), sum(map(sum, counts))
+    if not tokens:
+        return {"right": total}
+    means = [[s / n for s, n in zip(*pair)] for pair in zip(sums, counts) if pair[0]]
+    of_ranks = [sum(s) / max(1, sum(n)) for s, n in zip(sums, counts)]
+    slots = sum(y.numel() for pairs in every for _, y in pairs)
     return {
+        "right": total / tokens,
         "This is the sum over the tokens, not the mean.": total,
-        "This is a mean of the micro-batches' means.": sum(means) / world_size,
-        "This is the mean of the ranks' means.": (
-            sum(s / n for s, n in zip(sums, counts)) / world_size
-        ),
+        "This is a mean of the micro-batches' means.":
+            sum(sum(part) / len(part) for part in means) / world_size,
+        "This is the mean of the ranks' means.": sum(of_ranks) / world_size,
         "This divides by the tokens that do not count, too.": total / slots,
-        "This is the mean on this rank alone.": (
-            loss_of(model, every[rank], "sum")
-            / max(1, sum((y >= 0).sum() for _, y in every[rank]))
-            if every[rank]
-            else total * 0
-        ),
-        "This is divided by the number of ranks, too.": total
-        / sum(counts)
-        / world_size,
-    }
-
-
-def gradient(model, loss):
-    """Return the gradient of a loss as one vector."""
-    learned = [p for p in model.parameters() if p.requires_grad]
-    grads = torch.autograd.grad(loss, learned, retain_graph=True)
-    return torch.cat([grad.flatten() for grad in grads])
+        "This is the mean on this rank alone.":
+            of_ranks[rank] if every[rank] else total * 0,
+        "This is divided by the number of ranks, too.": total / tokens / world_size,
+    }  # fmt: skip
 
 
 def check(answer, case):
-    for name, sizes in CASES.items():
-        case(name)
+    for name, sizes in case.each(CASES):
         torch.manual_seed(3)
         model, twin = Net().double(), Net().double()
         twin.load_state_dict(model.state_dict())
         every = [batches_of(r, sizes[r]) for r in range(world_size)]
         got = answer(model, watched(model, every[rank]))
-        flat = [pair for pairs in every for pair in pairs]
-        tokens = sum((labels >= 0).sum().item() for _, labels in flat)
-        want = loss_of(twin, flat, "sum") / max(1, tokens)
-        likely = mistakes(twin, every) if tokens else {}
         if isinstance(got, torch.Tensor) and got.numel() == 1:
             got = got.item()
-        found = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        if lacking := [n for n, p in found if p.grad is None]:
-            raise Wrong(f"`{lacking[0]}` has no gradient on rank {rank}.")
+        found = grads(model, f"`{{}}` has no gradient on rank {rank}.")
         if model.frozen.weight.grad is not None:
             raise Wrong("`frozen.weight` is frozen, and got a gradient.")
-        grads = torch.cat([p.grad.flatten() for _, p in found])
-        compare(
-            f"the gradient on rank {rank}",
-            grads,
-            gradient(twin, want),
-            {said: gradient(twin, loss) for said, loss in likely.items()},
-            rtol=1e-6,
-            atol=1e-9,
-        )
-        likely = {said: loss.item() for said, loss in likely.items()}
-        compare(f"the loss on rank {rank}", got, want.item(), likely)
+        losses = losses_of(twin, every)
+        slopes = {said: gradient(twin, loss) for said, loss in losses.items()}
+        losses = {said: loss.item() for said, loss in losses.items()}
+        want = slopes.pop("right"), losses.pop("right")
+        compare(f"the gradient on rank {rank}", found, want[0], slopes, 1e-6, 1e-9)
+        compare(f"the loss on rank {rank}", got, want[1], losses)
 
 
 # %% right: keeps a running mean, and sends everything in one message
@@ -199,72 +170,29 @@ def ex9_3(model, micro_batches):
 
 
 # %% wrong: the mean of the micro-batches' means
-# = total, num = 0.0, 0
-# = for x, labels in micro_batches:
-# =     loss = F.cross_entropy(model(x).flatten(0, 1), labels.flatten())
-# =     loss.backward()
-# =     total, num = total + loss.item(), num + 1
-# = mean = torch.tensor(total / max(1, num), dtype=torch.double)
-# = dist.all_reduce(mean)
-# = for param in model.parameters():
-# =     if param.requires_grad:
-# =         if param.grad is None:
-# =             param.grad = torch.zeros_like(param)
-# =         param.grad /= max(1, num)
-# =         dist.all_reduce(param.grad)
-# =         param.grad /= dist.get_world_size()
-# = return (mean / dist.get_world_size()).item()
+# ~ flat, reduction="sum" => flat
+# ~ (flat != -100).sum().item() => 1
+# - dist.all_reduce(total)
+# - loss, tokens = total[0].item(), max(1, total[1].item())
+# + num, tokens = max(1, total[1].item()), dist.get_world_size()
+# + dist.all_reduce(loss := total[0] / num)
+# ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
 # %% wrong: each rank divides by its own tokens, and then comes the mean over ranks
-# = total, tokens = torch.zeros((), dtype=torch.double), 0
-# = for x, labels in micro_batches:
-# =     logits = model(x).flatten(0, 1)
-# =     loss = F.cross_entropy(logits, labels.flatten(), reduction="sum")
-# =     loss.backward()
-# =     total, tokens = total + loss.detach(), tokens + (labels != -100).sum().item()
-# = total /= max(1, tokens)
-# = dist.all_reduce(total)
-# = for param in model.parameters():
-# =     if param.requires_grad:
-# =         if param.grad is None:
-# =             param.grad = torch.zeros_like(param)
-# =         param.grad /= max(1, tokens)
-# =         dist.all_reduce(param.grad)
-# =         param.grad /= dist.get_world_size()
-# = return (total / dist.get_world_size()).item()
+# - dist.all_reduce(total)
+# - loss, tokens = total[0].item(), max(1, total[1].item())
+# + num, tokens = max(1, total[1].item()), dist.get_world_size()
+# + dist.all_reduce(loss := total[0] / num)
+# ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
 # %% wrong: counts every place, with or without a label
-# - logits, flat = model(x).flatten(0, 1), labels.flatten()
-# - loss = F.cross_entropy(logits, flat, reduction="sum")
-# + logits = model(x).flatten(0, 1)
-# + loss = F.cross_entropy(logits, labels.flatten(), reduction="sum")
-# - total += torch.tensor([loss.item(), (flat != -100).sum().item()])
-# + total += torch.tensor([loss.item(), labels.numel()])
-# - loss, tokens = total[0].item(), max(1, total[1].item())
-# -         param.grad /= tokens
-# - return loss / tokens
-# +         param.grad /= total[1]
-# + return (total[0] / total[1]).item()
+# ~ (flat != -100).sum().item => flat.numel
 # %% wrong: a rank without micro-batches doesn't take part
-# - if param.requires_grad:
-# -     if param.grad is None:
-# -         param.grad = torch.zeros_like(param)
-# + if param.grad is not None:
+# ~ param.grad = torch.zeros_like(param) => continue
 # %% wrong: 0 / 0 when nothing counts
-# - loss, tokens = total[0].item(), max(1, total[1].item())
-# -         param.grad /= tokens
-# - return loss / tokens
-# +         param.grad /= total[1]
-# + return (total[0] / total[1]).item()
+# ~ total[0].item(), max(1, total[1].item()) => total
 # %% wrong: reads all micro-batches first, and keeps all activations
-# = losses, tokens = [], 0
-# = for x, labels in micro_batches:
-# =     logits = model(x).flatten(0, 1)
-# =     losses.append(F.cross_entropy(logits, labels.flatten(), reduction="sum"))
-# =     tokens += (labels != -100).sum().item()
-# = total = torch.tensor([tokens], dtype=torch.double)
-# = dist.all_reduce(total)
-# = loss = sum(losses) / total[0].clamp(min=1)
-# = loss.backward()
-# = for param in model.parameters():
-# =     if param.requires_grad:
-# =         dist.all_reduce(param.grad)
-# = return loss.item()
+#   total = torch.zeros(2, dtype=torch.double)  # the sum of losses, and the tokens
+# + losses = []
+# ~ loss.backward() => losses.append(loss)
+# - dist.all_reduce(total)
+# + sum(losses).backward()
+# + dist.all_reduce(total)

@@ -1,6 +1,5 @@
 """Streams of unequal length.
 
-Chapter: 9
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -47,7 +46,7 @@ CASES = {  # the number of batches on each rank
     "rank 0 has nothing": [0, 2, 1, 1],
     "nobody has anything": [0, 0, 0, 0],
 }
-gather, reduce, new_group = dist.all_gather_object, dist.all_reduce, dist.new_group
+reduce, new_group = dist.all_reduce, dist.new_group
 
 
 class Stream:
@@ -71,50 +70,39 @@ class Stream:
 
 def check(answer, case):
     group = new_group(list(range(world_size)))
-    for name, numbers in CASES.items():
-        case(name)
+    for name, numbers in case.each(CASES):
         stream, steps = Stream(numbers[rank]), []
 
         def step(batch, stream=stream, steps=steps):
             steps.append(None if batch is None else int(batch[0, 0]))
             trained = sum(one is not None for one in steps)
             if stream.read > trained + 1:
-                raise Wrong(
-                    f"rank {rank} has read {stream.read} batches before its step "
-                    f"number {len(steps)}; one that waits is enough."
-                )
+                raise Wrong(f"""rank {rank} has read {stream.read} batches before its
+                    step number {len(steps)}; one that waits is enough.""")
             reduce(torch.ones(1), group=group)
 
         answer(stream, step)
-        every = [None] * world_size
-        gather(every, steps)
-        judge(every, numbers)
+        judge(everyone(steps), numbers)
 
 
 def judge(every, numbers):
     """Is each batch trained once, and in as few steps as possible?"""
     for r, steps in enumerate(every):
         trained = [one for one in steps if one is not None]
-        want = list(range(numbers[r]))
-        if trained == want:
+        if trained == list(range(numbers[r])):
             continue
         if len(set(trained)) < len(trained):
             twice = next(one for one in trained if trained.count(one) > 1)
-            raise Wrong(
-                f"rank {r} trains {trained.count(twice)} times on its batch {twice}."
-            )
+            raise Wrong(f"""rank {r} trains {trained.count(twice)} times on its batch
+                {twice}.""")
         if trained != sorted(trained):
             raise Wrong(f"rank {r} trains on its batches in the order {trained}.")
-        raise Wrong(
-            f"rank {r} trains on {len(trained)} of its {numbers[r]} batches; the ranks "
-            f"have {numbers[:world_size]} and make {[len(s) for s in every]} steps."
-        )
-    idle = sum(not any(one is not None for one in row) for row in zip(*every))
-    if idle:
-        raise Wrong(
-            f"all batches are trained on, but nobody has one in {idle} of "
-            f"{len(every[0])} steps."
-        )
+        raise Wrong(f"""rank {r} trains on {len(trained)} of its {numbers[r]} batches;
+            the ranks have {numbers[:world_size]} and make {[len(s) for s in every]}
+            steps.""")
+    if idle := sum(not any(one is not None for one in row) for row in zip(*every)):
+        raise Wrong(f"""all batches are trained on, but nobody has one in {idle} of
+            {len(every[0])} steps.""")
 
 
 # %% right: counts who is still there, and looks one batch ahead
@@ -136,8 +124,7 @@ def ex9_4(stream, step):
 # = for batch in stream:
 # =     step(batch)
 # %% wrong: all stop when the first one has nothing left
-# - dist.all_reduce(more, dist.ReduceOp.MAX)
-# + dist.all_reduce(more, dist.ReduceOp.MIN)
+# ~ .MAX => .MIN
 # %% wrong: reads the whole stream to know its length
 # = batches = list(stream)
 # = most = torch.tensor(len(batches))
@@ -145,8 +132,7 @@ def ex9_4(stream, step):
 # = for i in range(int(most)):
 # =     step(batches[i] if i < len(batches) else None)
 # %% wrong: fills up with its last batch, as a sampler pads
-# - stream = iter(stream)
-# + stream, last = iter(stream), None
+# ~ stream = iter(stream) => stream, last = iter(stream), None
 # - step(batch)
 # + last = batch if batch is not None else last
 # + step(last)
@@ -158,5 +144,4 @@ def ex9_4(stream, step):
 # =     more = torch.tensor(0 if batch is None else 1)
 # =     dist.all_reduce(more, dist.ReduceOp.MAX)
 # %% wrong: rank 0 decides
-# - dist.all_reduce(more, dist.ReduceOp.MAX)
-# + dist.broadcast(more, 0)
+# ~ dist.all_reduce(more, dist.ReduceOp.MAX) => dist.broadcast(more, 0)

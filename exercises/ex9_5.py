@@ -1,6 +1,5 @@
 """Pack documents into a row.
 
-Chapter: 9
 Ranks: 1
 Minutes: 15
 
@@ -59,20 +58,17 @@ CASES = {  # the lengths of the documents, and the size of the row
 
 def attend(tokens, positions, mask):
     """Return what one layer of attention makes of a row."""
-    dice = torch.Generator().manual_seed(5)
-    table = torch.randn(2, 64, 8, generator=dice, dtype=torch.double)
+    table = torch.randn(2, 64, 8, generator=dice(5), dtype=torch.double)
     x = (table[0][tokens] + table[1][positions])[None, None]
     return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)[0, 0]
 
 
 def check(answer, case):
-    dice = torch.Generator().manual_seed(9)
-    for name, (lengths, size) in CASES.items():
-        case(name)
-        documents = [torch.randint(1, 50, (n,), generator=dice) for n in lengths]
-        untouched = Untouched(documents=documents)
-        got = answer(list(documents), size)
-        untouched()
+    seed = dice(9)
+    for name, (lengths, size) in case.each(CASES):
+        documents = [torch.randint(1, 50, (n,), generator=seed) for n in lengths]
+        with Untouched(documents=documents):
+            got = answer(list(documents), size)
         if not isinstance(got, (tuple, list)) or len(got) != 4:
             raise Wrong(f"it returned a {type(got).__name__}, not four tensors.")
         judge(got, documents, lengths, size)
@@ -81,50 +77,43 @@ def check(answer, case):
 def judge(got, documents, lengths, size):
     """Compare each tensor, and attention over the row with that over each alone."""
     tokens, positions, labels, mask = got
-    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
-    used = sum(lengths)
+    used, spots = sum(lengths), [*lengths, *[1] * (size - sum(lengths))]
     row = torch.cat([*documents, torch.zeros(size - used, dtype=torch.int64)])
-    spots = [torch.arange(n) for n in [*lengths, *[1] * (size - used)]]
-    following = torch.full((size,), -100)
-    for end, n in zip(ends, lengths, strict=True):
-        following[end - n : end - 1] = row[end - n + 1 : end] if n else following[:0]
     across = torch.cat([row[1:], row.new_tensor([-100])])
-    inside = across.clone()
+    following, inside, end = torch.full((size,), -100), across.clone(), 0
+    for n in lengths:
+        following[end : end + n - 1] = row[end + 1 : end + n] if n else row[:0]
+        end += n
     inside[max(0, used - 1) :] = -100
+    padded = torch.cat([*map(torch.arange, [*lengths, size - used])])
     compare("`tokens`", tokens, row, {})
-    compare("`positions`", positions, torch.cat(spots), {
+    compare("`positions`", positions, torch.cat([*map(torch.arange, spots)]), {
         "They go on over the documents' borders.": torch.arange(size),
-        "They go on in the padding.": torch.cat(
-            [*map(torch.arange, [*lengths, size - used])]
-        ),
+        "They go on in the padding.": padded,
     })  # fmt: skip
     compare("`labels`", labels, following, {
         "The last token of a document has to guess the next document.": inside,
         "These are the labels of one long text, padding included.": across,
         "They are not shifted: each token is asked for itself.": row,
     })  # fmt: skip
-    block = [torch.ones(n, n) for n in [*lengths, *[1] * (size - used)]]
-    block = torch.block_diag(*block).bool()
+    block = torch.block_diag(*[torch.ones(n, n) for n in spots]).bool()
     want, real = block.tril(), torch.arange(size) < used
     causal = torch.ones(size, size).bool().tril()
     compare("`mask`", mask, want, {
         "Tokens look at earlier documents: this is causal, and no more.": causal,
-        "Tokens look at earlier documents; only padding is hidden.": (
-            causal & (real | torch.eye(size).bool())
-        ),
+        "Tokens look at earlier documents; only padding is hidden.":
+            causal & (real | torch.eye(size).bool()),
         "Tokens look into the future of their document.": block,
         "It is upside down: k looks at q.": want.T,
         "It is the opposite: True has to mean “may look”.": ~want,
-        "Padding looks at nothing, and a softmax over nothing is NaN.": (
-            want & real & real[:, None]
-        ),
+        "Padding looks at nothing, and a softmax over nothing is NaN.":
+            want & real & real[:, None],
     })  # fmt: skip
-    out, start = attend(tokens, positions, mask), 0
-    for i, n in enumerate(lengths):
-        alone = torch.ones(n, n).bool().tril()
-        one = attend(documents[i], torch.arange(n), alone)
-        expect(f"what attention makes of document {i}", out[start : start + n], one)
-        start += n
+    outs = attend(tokens, positions, mask).split(spots)
+    for i, (document, out) in enumerate(zip(documents, outs)):
+        n = len(document)
+        one = attend(document, torch.arange(n), torch.ones(n, n).bool().tril())
+        expect(f"what attention makes of document {i}", out, one)
 
 
 # %% right: block by block
@@ -146,70 +135,20 @@ def ex9_5(documents, size):
 
 
 # %% wrong: a causal mask over the whole row
-# = lengths = [len(document) for document in documents]
-# = lengths += [1] * (size - sum(lengths))
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = positions = torch.cat([torch.arange(n) for n in lengths])
-# = labels = torch.full((size,), -100)
-# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-# = return tokens, positions, labels, torch.ones(size, size).bool().tril()
+# ~ mask = (owner[:, None] == owner[None]) => mask = torch.ones(size, size).bool()
 # %% wrong: blocks that see their own future
-# = lengths = [len(document) for document in documents]
-# = lengths += [1] * (size - sum(lengths))
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = positions = torch.cat([torch.arange(n) for n in lengths])
-# = labels = torch.full((size,), -100)
-# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-# = return tokens, positions, labels, owner[:, None] == owner[None]
+# ~ (owner[:, None] == owner[None]).tril() => owner[:, None] == owner[None]
 # %% wrong: positions of one long text
-# = lengths = [len(document) for document in documents]
-# = lengths += [1] * (size - sum(lengths))
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = labels = torch.full((size,), -100)
-# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-# = mask = (owner[:, None] == owner[None]).tril()
-# = return tokens, torch.arange(size), labels, mask
+# - positions = torch.cat([torch.arange(n) for n in lengths])
+# + positions = torch.arange(size)
 # %% wrong: the end of a document has to guess the beginning of the next
-# = lengths = [len(document) for document in documents]
-# = used = sum(lengths)
-# = lengths += [1] * (size - used)
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = positions = torch.cat([torch.arange(n) for n in lengths])
-# = labels = torch.full((size,), -100)
-# = labels[: used - 1] = tokens[1:used]
-# = mask = (owner[:, None] == owner[None]).tril()
-# = return tokens, positions, labels, mask
+# - labels[:-1] = torch.where(goes_on, tokens[1:], -100)
+# + used = sum(map(len, documents))
+# + labels[: used - 1] = tokens[1:used]
 # %% wrong: padding looks at nothing
-# = lengths = [len(document) for document in documents]
-# = used = sum(lengths)
-# = lengths += [1] * (size - used)
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = positions = torch.cat([torch.arange(n) for n in lengths])
-# = labels = torch.full((size,), -100)
-# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-# = mask = (owner[:, None] == owner[None]).tril()
-# = mask[used:] = False
-# = return tokens, positions, labels, mask
+#   mask = (owner[:, None] == owner[None]).tril()
+# + mask[sum(map(len, documents)) :] = False
 # %% wrong: True where attention is forbidden, as nn.MultiheadAttention has it
-# = lengths = [len(document) for document in documents]
-# = lengths += [1] * (size - sum(lengths))
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = positions = torch.cat([torch.arange(n) for n in lengths])
-# = labels = torch.full((size,), -100)
-# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-# = mask = (owner[:, None] == owner[None]).tril()
-# = return tokens, positions, labels, ~mask
+# ~ return tokens, positions, labels, mask => return tokens, positions, labels, ~mask
 # %% wrong: labels that are not shifted, as some models expect them
-# = lengths = [len(document) for document in documents]
-# = lengths += [1] * (size - sum(lengths))
-# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-# = positions = torch.cat([torch.arange(n) for n in lengths])
-# = mask = (owner[:, None] == owner[None]).tril()
-# = return tokens, positions, tokens.clone(), mask
+# ~ return tokens, positions, labels => return tokens, positions, tokens.clone()

@@ -1,6 +1,5 @@
 """Resume in the middle of an epoch.
 
-Chapter: 9
 Ranks: 1
 Minutes: 35
 Level: hard
@@ -54,7 +53,6 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 # %% check
 import itertools
 import json
-import random
 from collections import Counter
 
 CASES = {  # samples, then the jobs of an epoch: (ranks, batch size, steps or None)
@@ -74,14 +72,11 @@ CASES = {  # samples, then the jobs of an epoch: (ranks, batch size, steps or No
 def steps_of(answer, num, size, batch_size, state):
     """Return [(the ranks' batches, their states)] of the rest of an epoch."""
     made = []
-    for one in range(size):
-        before = torch.get_rng_state(), random.getstate()
+    for r in range(size):
         given = json.loads(json.dumps(state))
-        pairs = list(itertools.islice(answer(num, batch_size, 5, one, size, given), 99))
-        if not torch.equal(torch.get_rng_state(), before[0]):
-            raise Wrong("it moved torch's global generator, from which others draw.")
-        if random.getstate() != before[1]:
-            raise Wrong("it moved Python's global generator, from which others draw.")
+        with undrawn():
+            pairs = answer(num, batch_size, 5, r, size, given)
+            pairs = list(itertools.islice(pairs, 99))
         made.append([looked_at(pair, batch_size) for pair in pairs])
     if len({len(pairs) for pairs in made}) > 1:
         raise Wrong(f"the ranks make {[len(pairs) for pairs in made]} steps.")
@@ -91,10 +86,8 @@ def steps_of(answer, num, size, batch_size, state):
             raise Wrong(f"nobody reads anything in step {number} of {len(steps)}.")
     for (_, early), (_, late) in itertools.pairwise(steps):
         if early[0] == late[0]:
-            raise Wrong(
-                f"it yields the same state after two steps, {early[0]}. If it is one "
-                "dict that you change: a loader that is ahead sees the change."
-            )
+            raise Wrong(f"""it yields the same state after two steps, {early[0]}. If it
+                is one dict that you change: a loader that is ahead sees the change.""")
     return steps
 
 
@@ -119,20 +112,18 @@ def looked_at(pair, batch_size):
 
 
 def check(answer, case):
-    for name, (num, jobs) in CASES.items():
-        case(name)
+    for name, (num, jobs) in case.each(CASES):
         state, orders = None, []
         for epoch in range(2):
             read, firsts = [], []
             for place, (size, batch_size, stop) in enumerate(jobs):
-                steps = steps_of(answer, num, size, batch_size, state)
+                steps = steps_of(answer, num, size, batch_size, state)[:stop]
                 if not steps:
                     raise Wrong(f"job {place + 1} of epoch {epoch} makes no step.")
-                taken = steps[:stop]
-                firsts.append(taken[0][0])
-                for batches, _ in taken:
+                firsts.append(steps[0][0])
+                for batches, _ in steps:
                     read += [index for batch in batches for index in batch]
-                state = taken[-1][1][0 if place % 2 else -1]  # of any rank
+                state = steps[-1][1][0 if place % 2 else -1]  # of any rank
             judge(read, num, epoch, jobs, firsts)
             orders.append(read)
         if num > 5 and orders[0] == orders[1]:
@@ -140,8 +131,8 @@ def check(answer, case):
         if num > 5 and orders[0] == sorted(orders[0]):
             raise Wrong("the samples come in their own order, not in a random one.")
     case("another seed")
-    by_seed = [list(answer(30, 30, seed, 0, 1))[0][0] for seed in (5, 6)]
-    if list(by_seed[0]) == list(by_seed[1]):
+    by_seed = [list(list(answer(30, 30, seed, 0, 1))[0][0]) for seed in (5, 6)]
+    if by_seed[0] == by_seed[1]:
         raise Wrong("two seeds have the same order.")
 
 
@@ -150,24 +141,20 @@ def judge(read, num, epoch, jobs, firsts):
     counts = Counter(read)
     if odd := [index for index in counts if not 0 <= index < num]:
         raise Wrong(f"index {odd[0]} is read; 0 to {num - 1} exist.")
-    twice = sum(count > 1 for count in counts.values())
-    lost = num - len(counts)
+    twice, lost = sum(n > 1 for n in counts.values()), num - len(counts)
     if not twice and not lost:
         return
-    said = f"in epoch {epoch}, {twice} of {num} samples come more than once"
-    said += f", and {lost} never."
+    ranks, sizes, _ = (len(set(values)) > 1 for values in zip(*jobs))
+    changes = ["ranks"] * ranks + ["batch size"] * sizes
+    why = "The jobs had as many ranks and the same batch size."
     if len(jobs) == 1:
-        raise Wrong(f"{said} The job was not even stopped.")
-    if firsts[0] == firsts[1] and jobs[0][:2] == jobs[1][:2]:
-        raise Wrong(f"{said} The second job began where the first did.")
-    changes = [
-        what
-        for what, i in (("ranks", 0), ("batch size", 1))
-        if len({job[i] for job in jobs}) > 1
-    ]
-    if changes:
-        raise Wrong(f"{said} The jobs differ in their {' and '.join(changes)}.")
-    raise Wrong(f"{said} The jobs had as many ranks and the same batch size.")
+        why = "The job was not even stopped."
+    elif firsts[0] == firsts[1] and jobs[0][:2] == jobs[1][:2]:
+        why = "The second job began where the first did."
+    elif changes:
+        why = f"The jobs differ in their {' and '.join(changes)}."
+    raise Wrong(f"""in epoch {epoch}, {twice} of {num} samples come more than once, and
+        {lost} never. {why}""")
 
 
 # %% right: one number since the training began, and blocks instead of cards
@@ -188,94 +175,41 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 
 
 # %% wrong: fills up the last step, as DistributedSampler does
-# - while start < num_samples:
+#   order = torch.randperm(num_samples, generator=dice).tolist()
 # + while len(order) % world_size:
 # +     order += order[: world_size - len(order) % world_size]
-# + while start < len(order):
-# - if start == num_samples:
-# + if start == len(order):
+# + num_samples = len(order)
 # %% wrong: drops the last step if it is not full
-# - while start < num_samples:
-# -     part = order[start : start + world_size * batch_size]
-# -     start += len(part)
-# + size = world_size * batch_size
-# + while start + size <= num_samples:
-# +     part = order[start : start + size]
-# +     start += size
-# - if start == num_samples:
-# + if start + size > num_samples:
+#   order = torch.randperm(num_samples, generator=dice).tolist()
+# + num_samples -= num_samples % (world_size * batch_size)
 # %% wrong: counts steps, which mean something else on other ranks
-# = state = state or {"epoch": 0, "step": 0}
-# = epoch, step = state["epoch"], state["step"]
-# = dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = size = world_size * batch_size
-# = while step * size < num_samples:
-# =     part = order[step * size : (step + 1) * size]
-# =     step += 1
-# =     after = {"epoch": epoch, "step": step}
-# =     if step * size >= num_samples:
-# =         after = {"epoch": epoch + 1, "step": 0}
-# =     yield part[rank::world_size], after
+#   epoch, start = state["epoch"], state["start"]
+# + start *= world_size * batch_size
+# ~ "start": start => "start": -(-start // (world_size * batch_size))
 # %% wrong: counts this rank's samples
-# = state = state or {"epoch": 0, "mine": 0}
-# = epoch, mine = state["epoch"], state["mine"]
-# = dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# = order = torch.randperm(num_samples, generator=dice).tolist()[rank::world_size]
-# = most = -(-num_samples // world_size)
-# = while mine < most:
-# =     batch = order[mine : mine + batch_size]
-# =     mine += batch_size
-# =     after = {"epoch": epoch, "mine": mine}
-# =     if mine >= most:
-# =         after = {"epoch": epoch + 1, "mine": 0}
-# =     yield batch, after
+# - order = torch.randperm(num_samples, generator=dice).tolist()
+# + order = torch.randperm(num_samples, generator=dice).tolist()[rank::world_size]
+# + num_samples = -(-num_samples // world_size)
+# - part = order[start : start + world_size * batch_size]
+# - start += len(part)
+# + part = order[start : start + batch_size]
+# + start = min(start + batch_size, num_samples)
+# ~ part[rank::world_size] => part
 # %% wrong: begins the epoch anew
-# = epoch = state["epoch"] if state else 0
-# = dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = for start in range(0, num_samples, world_size * batch_size):
-# =     part = order[start : start + world_size * batch_size]
-# =     end = start + len(part)
-# =     yield part[rank::world_size], {"epoch": epoch + (end == num_samples), "at": end}
+# ~ state["start"] => 0
 # %% wrong: shuffles the rest anew, with another order than before
-# - dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# + dice = torch.Generator().manual_seed(seed * 2**20 + epoch + start)
+# ~ + epoch => + epoch + start
 # %% wrong: the state is that before the step
-#   part = order[start : start + world_size * batch_size]
-# + before = {"epoch": epoch, "start": start}
+# - start += len(part)
 # - after = {"epoch": epoch, "start": start}
-# -     after = {"epoch": epoch + 1, "start": 0}
-# - yield part[rank::world_size], after
-# +     before = {"epoch": epoch + 1, "start": 0}
-# + yield part[rank::world_size], before
+# + after = {"epoch": epoch, "start": start}
+# + start += len(part)
 # %% wrong: one dict, which it changes
-# = state = state or {"epoch": 0, "start": 0}
-# = dice = torch.Generator().manual_seed(seed * 2**20 + state["epoch"])
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = start = state["start"]
-# = while start < num_samples:
-# =     part = order[start : start + world_size * batch_size]
-# =     start += len(part)
-# =     state["start"] = start
-# =     if start == num_samples:
-# =         state.update(epoch=state["epoch"] + 1, start=0)
-# =     yield part[rank::world_size], state
+# - after = {"epoch": epoch, "start": start}
+# + after = state
+# + after["start"] = start
+# ~ after = {"epoch": epoch + 1, "start": 0} => after.update(epoch=epoch + 1, start=0)
 # %% wrong: keeps the whole order in the state
-# = state = state or {"epoch": 0, "order": []}
-# = epoch, order = state["epoch"], state["order"]
-# = if not order:
-# =     dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# =     order = torch.randperm(num_samples, generator=dice).tolist()
-# = while order:
-# =     part = order[: world_size * batch_size]
-# =     order = order[len(part) :]
-# =     yield part[rank::world_size], {"epoch": epoch + (not order), "order": order}
+# ~ "start": start => "order": order[start:]
 # %% wrong: every epoch has the order of the first
-# = start = state["start"] % num_samples if state else 0
-# = dice = torch.Generator().manual_seed(seed)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = while start < num_samples:
-# =     part = order[start : start + world_size * batch_size]
-# =     start += len(part)
-# =     yield part[rank::world_size], {"start": start}
+# ~ seed * 2**20 + epoch => seed

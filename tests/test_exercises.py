@@ -319,7 +319,7 @@ class TestFile:
         ("old", "new", "fault"),
         [
             ("The mean of means.", "", "a title"),
-            ("Minutes: 8", "", "Chapter, Ranks, Minutes"),
+            ("Minutes: 8", "", "Ranks, Minutes"),
             ("Ranks: 1", "Ranks: one", "world sizes"),
             ("Hint 2: ", "", "Hint 1, Hint 2, Hint 3"),
             ("# %% check", "# %% chekc", "kinds of cells"),
@@ -345,6 +345,8 @@ class TestFile:
     @pytest.mark.parametrize(
         ("edits", "body"),
         [
+            ("# ~ x: => not x:", "    if not x:\n        y = 1\n        return x\n"),
+            ("# ~ y = => y = y =", "    if x:\n        y = y = 1\n        return x\n"),
             ("# - y = 1", "    if x:\n        return x\n"),
             (
                 "# - return x\n# + return y",

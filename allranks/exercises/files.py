@@ -4,7 +4,6 @@ The docstring has a title, fields, the task in Markdown, and three hints::
 
     """Average the gradients.
 
-    Chapter: 5
     Ranks: 2, 4        # the world sizes of the check; 1: work in one process
     Minutes: 10
     Level: hard        # only the last one of a chapter
@@ -26,6 +25,8 @@ such as the solution::
 
     # %% wrong: the sum, not the mean
     # - total /= world_size
+    # %% wrong: the largest
+    # ~ all_reduce(total) => all_reduce(total, dist.ReduceOp.MAX)
     # %% wrong: divides too early
     #   dist.all_reduce(total)
     # + total /= world_size
@@ -33,9 +34,9 @@ such as the solution::
     # %% wrong: the mean of its own numbers
     # = return x.mean()
 
-A line after ``-`` goes, one after ``+`` comes, one after neither stays and says where.
-Each is looked for after the one before, whatever its indentation. Lines after ``=`` are
-the whole body of the solution.
+A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
+after none of these stays, and says where. Each is looked for after the one before,
+whatever its indentation. Lines after ``=`` are the whole body of the solution.
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
@@ -57,7 +58,7 @@ from allranks.base.paths import ROOT
 FOLDER = ROOT / "exercises"
 KINDS = "stub", "solution", "check", "right", "wrong"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
-_EDIT = re.compile(r"# ([-+= ]) (.*)")
+_EDIT = re.compile(r"# ([-+~= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
 _count = itertools.count(1)  # numbers the answers, so that each has its file name
 
@@ -84,7 +85,6 @@ class Exercise:
 
     path: Path
     title: str
-    chapter: int
     world_sizes: tuple[int, ...]
     minutes: int
     hard: bool
@@ -96,6 +96,11 @@ class Exercise:
     def name(self) -> str:
         """Return the name of the exercise and of its function, such as ``ex5_1``."""
         return self.path.stem
+
+    @property
+    def chapter(self) -> int:
+        """Return the number of its chapter."""
+        return int(self.number.partition(".")[0])
 
     @property
     def number(self) -> str:
@@ -163,7 +168,7 @@ def read(path: Path) -> Exercise:
         "a title of one line, fields, a task": (
             not title or "\n" in title or not task.strip()
         ),
-        "Chapter, Ranks, Minutes": not {"Chapter", "Ranks", "Minutes"} <= set(fields),
+        "Ranks, Minutes": not {"Ranks", "Minutes"} <= set(fields),
         "Level: hard, or none": fields.get("Level", "hard") != "hard",
         "world sizes in Ranks": not numbers,
         "Hint 1, Hint 2, Hint 3": hints[::2] != ["1", "2", "3"],
@@ -193,7 +198,6 @@ def read(path: Path) -> Exercise:
     return Exercise(
         path=Path(path),
         title=title.rstrip("."),
-        chapter=int(fields["Chapter"]),
         world_sizes=tuple(numbers),
         minutes=int(fields["Minutes"]),
         hard="Level" in fields,
@@ -255,12 +259,17 @@ def _edited(bases: list[str], cell: Cell) -> str:
             if sign in "+=":
                 new.append(" " * shift + line)
                 continue
-            stripped = [one.strip() for one in old]
-            if line.strip() not in stripped:
+            was, _, now = line.partition(" =>")
+            fits = [
+                was in one if sign == "~" else one.strip() == line.strip()
+                for one in old
+            ]
+            if True not in fits:
                 break
-            at = stripped.index(line.strip())
+            at = fits.index(True)
             shift = _indent(old[at]) - _indent(line)
             new += old[: at + (sign == " ")]
+            new += [old[at].replace(was, now[1:], 1)] if sign == "~" else []
             del old[: at + 1]
         else:
             return "\n".join([*new, *old])

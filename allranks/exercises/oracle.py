@@ -110,6 +110,20 @@ def _is(got: Any, value: Any, rtol: float | None, atol: float | None) -> bool:
     return True
 
 
+def in_place(returned: Any, held: Any, want: Any, fault: str) -> dict[str, Any]:
+    """Return the mistake of a tensor that still holds what it held.
+
+    Args:
+        returned: by the answer, which should have written into the tensor.
+        held, want: what the tensor held before, and what it should hold.
+        fault: the sentence for right values that were returned instead.
+    """
+    import torch
+
+    right = isinstance(returned, torch.Tensor) and torch.equal(returned, want)
+    return {fault if right else "It holds what it held before.": held}
+
+
 def unpack(got: Any, num: int, what: str) -> list:
     """Return the elements of what was returned, if it has that many."""
     if not isinstance(got, (tuple, list)) or len(got) != num:
@@ -139,18 +153,24 @@ def describe(value: Any) -> str:
 
 
 class Untouched:
-    """Remember tensors, modules or lists; a call checks that they are unchanged.
+    """Remember tensors, modules or lists; a call or the end of a ``with`` looks again.
 
     >>> given = [1, 2]
-    >>> untouched = Untouched(batch=given)
-    >>> given.append(3)
-    >>> untouched()
+    >>> with Untouched(batch=given):
+    ...     given.append(3)
     Traceback (most recent call last):
     allranks.exercises.oracle.Wrong: your function changed `batch`...
     """
 
     def __init__(self, **values: Any) -> None:
         self._values = {name: (value, _frozen(value)) for name, value in values.items()}
+
+    def __enter__(self) -> "Untouched":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self()
 
     def __call__(self) -> None:
         """Raise :class:`Wrong` if one of them has changed."""

@@ -81,16 +81,26 @@ class Patches:
         setattr(owner, name, new)
         self._rebind()
 
-    def spy(self, owner: Any, name: str, note: Callable) -> None:
-        """Call ``note`` with the arguments before each call of a function."""
-        real = getattr(owner, name)
+    def spy(self, owner: Any, names: str, note: Callable) -> None:
+        """Call ``note`` with the arguments before each call of some functions.
 
-        @functools.wraps(real)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            note(*args, **kwargs)
-            return real(*args, **kwargs)
+        Args:
+            owner: a module or a class; what it does not have is left out.
+            names: of its functions, separated by spaces.
+            note: may raise Wrong.
+        """
 
-        self.patch(owner, name, call)
+        def noted(real: Callable) -> Callable:
+            @functools.wraps(real)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                note(*args, **kwargs)
+                return real(*args, **kwargs)
+
+            return call
+
+        for name in names.split():
+            if hasattr(owner, name):
+                self.patch(owner, name, noted(getattr(owner, name)))
 
     def forbid(self, owner: Any, names: Iterable[str], why: str) -> None:
         """Refuse calls of some functions: "it calls gather; all_reduce is enough."."""

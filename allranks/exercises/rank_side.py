@@ -4,10 +4,13 @@ import json
 import os
 import random
 import traceback
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 # What a check can use, from oracle.py, watch.py and patches.py.
-ORACLE = "Wrong Untouched compare expect integers unpack"
+ORACLE = "Wrong Untouched compare expect in_place integers unpack"
 WATCH = "Work dice everyone gradient grads one_at_a_time undrawn"
 PATCHES = "forbid only patch spy"
 MARK = "\x1e"  # begins a line that names the case, between what the reader prints
@@ -26,21 +29,20 @@ class Place(NamedTuple):
 
 
 class Case:
-    """The current case: ``case("tied weights")`` names it, also in a ``with``."""
+    """The current case: ``case("tied weights")`` names it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def __call__(self, name: str) -> "Case":
+    def __call__(self, name: str) -> None:
         self.names.append(name)
         print(f"{MARK}{name}")
-        return self
 
-    def __enter__(self) -> "Case":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
+    def each(self, cases: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+        """Yield name and value of each case, which is the current one meanwhile."""
+        for name, value in cases.items():
+            self(name)
+            yield name, value
 
 
 def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> list[str]:

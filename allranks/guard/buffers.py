@@ -37,7 +37,7 @@ class Buffers:
 
     def __init__(self, exchange: Exchange, model: nn.Module) -> None:
         self.exchange, self.model = exchange, model
-        self.free: set[str] = set()  # those of which each rank may have its own
+        self.per_rank: set[str] = set()  # those of which each rank may have its own
         self.waiting: dict[str, dict] = {}  # of each kind, what differed last time
         self.changes: dict[str, list[set[int]]] = {}  # ranks that changed it, by check
         self.places: dict[str, str] = {}  # where each kind was judged last
@@ -48,7 +48,7 @@ class Buffers:
 
     def attributes(self) -> dict[str, torch.Tensor]:
         """Return every tensor among the attributes, or in a list or dict there."""
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for key, value in attributes(self.model):
             inside = []
             if isinstance(value, list | tuple):
@@ -63,8 +63,8 @@ class Buffers:
                     own |= {f"{at}.{name}": tensor for name, tensor in parts}
             own = {at: item for at, item in own.items() if _fits(item)}
             self.sizes |= dict.fromkeys(own, len(value) if inside else 0)
-            found |= own
-        return found
+            tensors |= own
+        return tensors
 
     def written(self, kind: str, name: str, tensor: torch.Tensor) -> bool:
         """Tell whether this rank wrote to a tensor.
@@ -102,6 +102,8 @@ class Buffers:
         if self.places.get(kind) == where:
             return [], ""  # a second look in one step: nothing can have changed
         self.places[kind] = where
+        # One difference proves nothing: ranks may write to a buffer in every step. Two
+        # in a row show who still writes to it.
         still, partly, who = [], [], []
         waiting = self.waiting.get(kind, {})
         self.waiting[kind] = {name: now for name, _, now in different}
@@ -118,7 +120,7 @@ class Buffers:
             past.append(changed)
             ever = set().union(*past)
             if len(ever) == len(now) or kind == "attribute":
-                self.free.add(name)
+                self.per_rank.add(name)
             elif len(past) > 1:
                 partly.append(item)
                 who = sorted(self.exchange.ranks[i] for i in ever)
@@ -147,23 +149,25 @@ class Buffers:
             return
         if sum(tensor.shape) > SLOTS:
             return
-        found = tensor.detach().cpu().double()
-        own = [int((found != found.round()).any())]
-        for dim in range(found.dim()):  # one number for each slice along it
-            flat = found.movedim(dim, 0).flatten(1)
+        values = tensor.detach().cpu().double()
+        own = [int((values != values.round()).any())]
+        for dim in range(values.dim()):  # one number for each slice along it
+            flat = values.movedim(dim, 0).flatten(1)
             factors = torch.arange(1, flat.shape[1] + 1, dtype=torch.float64).sqrt()
             own += (flat * factors).sum(1).view(torch.int64).tolist()
+        # (W, 1 + sum of the shape): whether it has fractions, and a number per slice.
         table = torch.tensor(self.exchange.integers(f"{where}: slots of {name}", own))
         if not table[:, 0].all():
             return  # whole numbers are counts
         equal = (table[:, 1:] == table[0, 1:]).all(0)
         kept = equal & (table[0, 1:] != 0)  # empty slots belong to a cache
+        # Slots lie along one dim, in which some are equal; along the others none is.
         some = [
             bool(same.any())
-            for same in equal.split(list(found.shape))
+            for same in equal.split(list(values.shape))
             if not same.all()
         ]
-        if some.count(True) == 1 and len(some) == found.dim() and kept.any():
+        if some.count(True) == 1 and len(some) == values.dim() and kept.any():
             self.exchange.warn(LOST.format(name))
 
 

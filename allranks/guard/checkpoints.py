@@ -52,20 +52,20 @@ class Checkpoints:
                     keys.append(f"{kind} {key}{of}{bare(parameter)}")
                     own += [shard(tensor), sums(pieces(local(tensor)))]
         rows = self.exchange.integers("a mark of the state", settle([own])[0][0])
-        found: dict[str, dict[str, int]] = {}
+        digests: dict[str, dict[str, int]] = {}
         for place, key in enumerate(keys):
-            pairs = [row[2 * place : 2 * place + 2] for row in rows]
+            pairs = [row[2 * place : 2 * place + 2] for row in rows]  # shard, digest
             if key.startswith("buffer"):
                 pairs = pairs[:1]  # only one rank's statistics are saved
             else:
                 # Of several copies the last in the dict counts: this rank's own.
                 pairs.append(pairs[self.exchange.rank])
-            found[key] = {str(part): digest for part, digest in pairs}
+            digests[key] = {str(part): digest for part, digest in pairs}
         text = ""
         if "optimizer" not in self.targets.skip:
             text = self.agreement.optimizers()
         lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-        return {"tensors": found, "settings": lines, "steps": steps}
+        return {"tensors": digests, "settings": lines, "steps": steps}
 
     def compare(self, mark: dict[str, Any]) -> None:
         """Raise on all ranks if one of them does not continue with what was saved.
@@ -86,28 +86,28 @@ class Checkpoints:
 
 def _differences(mark: dict[str, Any], now: dict[str, Any]) -> str:
     """Say what is missing or has changed, naming the first of each kind."""
-    saved, held = mark["tensors"], now["tensors"]
-    found = []
+    saved, present = mark["tensors"], now["tensors"]
+    differences = []
     for kind in KINDS:
         keys = [key for key in saved if key.startswith(f"{kind} ")]
-        lost = [key for key in keys if key not in held]
-        other = [k for k in keys if k in held and _apart(saved[k], held[k])]
+        lost = [key for key in keys if key not in present]
+        other = [k for k in keys if k in present and _apart(saved[k], present[k])]
         for what, bad in (("missing", lost), ("not what was saved", other)):
             if bad:
                 more = f" (and {len(bad) - 1} more of {len(keys)})" if bad[1:] else ""
-                found.append((kind, f"the {bad[0]}{more} is {what}"))
+                differences.append((kind, f"the {bad[0]}{more} is {what}"))
     for key, value in mark["settings"].items():
         if key in now["settings"] and now["settings"][key] != value:
-            found.append(
+            differences.append(
                 ("setting", f"{key}={now['settings'][key]}, saved was {value}")
             )
             break
-    if not found:
+    if not differences:
         return ""
-    whys = dict.fromkeys(WHY[kind] for kind, _ in found)
-    return f"{'; '.join(text for _, text in found)}. {' '.join(whys)}"
+    whys = dict.fromkeys(WHY[kind] for kind, _ in differences)
+    return f"{'; '.join(text for _, text in differences)}. {' '.join(whys)}"
 
 
-def _apart(saved: dict[str, int], held: dict[str, int]) -> bool:
+def _apart(saved: dict[str, int], present: dict[str, int]) -> bool:
     """Tell whether a shard that both marks know has different bits in them."""
-    return any(held[part] != saved[part] for part in saved if part in held)
+    return any(present[part] != saved[part] for part in saved if part in present)

@@ -171,10 +171,10 @@ def attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{name}.{key}" if name else key, value
 
 
-def constants(held: Iterable[tuple[str, Any]]) -> dict[str, str]:
+def constants(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """Return plain values by name, as text, except those that a rank may have alone."""
-    found = {}
-    for name, value in held:
+    plain = {}
+    for name, value in pairs:
         inner = {name: value}
         if isinstance(value, dict) and len(value) < MANY:
             inner = {f"{name}.{key}": x for key, x in value.items()}
@@ -182,8 +182,8 @@ def constants(held: Iterable[tuple[str, Any]]) -> dict[str, str]:
             inner = {f"{name}.{key}": x for key, x in vars(value).items()}
         for key, item in inner.items():
             if _is_plain(item) and not may_differ(key.rpartition(".")[2]):
-                found[key] = repr(item)
-    return found
+                plain[key] = repr(item)
+    return plain
 
 
 def words(name: str) -> list[str]:
@@ -207,9 +207,9 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (bool, int, str, torch.dtype) and len(repr(value)) < 40
 
 
-def as_lines(found: dict[str, str]) -> str:
+def as_lines(plain: dict[str, str]) -> str:
     """Write constants as a text, with a line for each."""
-    return "\n".join(f"{name}={value}" for name, value in found.items())
+    return "\n".join(f"{name}={value}" for name, value in plain.items())
 
 
 def warn_of_other(exchange: Exchange, text: str) -> None:
@@ -219,13 +219,15 @@ def warn_of_other(exchange: Exchange, text: str) -> None:
         exchange: between the ranks.
         text: this rank's constants, as ``as_lines`` writes them.
     """
-    found = differ(exchange.texts(text), exchange.ranks)
-    if found:
-        exchange.warn(APART.format(found[0], exchange.by_ranks(found[1])))
+    other = differ(exchange.texts(text), exchange.ranks)
+    if other:
+        name, values = other
+        exchange.warn(APART.format(name, exchange.by_ranks(values)))
 
 
 def differ(texts: list[str], ranks: list[int]) -> tuple[str, list[str]] | None:
     """Return name and values of the first constant that differs; None if none does."""
+    # Only what all ranks have is compared: a rank may lack a setting.
     rows = [dict(x.split("=", 1) for x in t.split("\n") if x) for t in texts]
     for name in rows[0]:
         values = [own.get(name, "") for own in rows]
@@ -238,7 +240,7 @@ def _ranked(values: list[str], ranks: list[int]) -> bool:
     """Tell whether values differ because they name the rank: cuda:0 and cuda:1."""
     if set(values) == {"True", "False"}:
         return values.index("True") == 0 and values.count("True") == 1
-    if all(v.isdigit() for v in values):
+    if all(v.isdigit() for v in values):  # rank, or an offset such as 100 * rank
         step = int(values[1])
         return values in ([str(r) for r in ranks], [str(step * r) for r in ranks])
     quoted = [re.sub(r"\d+", "", v) for v in values if v[0] in "'\""]

@@ -126,6 +126,8 @@ class LocalGradients:
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and id(parameter) not in self.inside:
                 self._hook(name, parameter)
+        # A parameter of FSDP2 is whole from its unit's forward on, so the hooks are set
+        # then. A unit may be entered several times: ``seen`` has what has a hook.
         for prefix, unit in self.units:
             enter = partial(self._enter, prefix, seen)
             self.handles.append(unit.register_forward_pre_hook(enter))
@@ -148,6 +150,7 @@ class LocalGradients:
         self, prefix: str, seen: dict[int, torch.Tensor], unit: nn.Module, _args: tuple
     ) -> None:
         """Set hooks on the unsharded parameters, which begin with a unit's forward."""
+        # These are the whole parameters now, under the names of the sharded ones.
         for name, whole in unit.named_parameters(prefix):
             sharded = self.parameters.get(name)
             if sharded is None or whole is sharded or not whole.requires_grad:
@@ -201,6 +204,7 @@ class LocalGradients:
             return None
         if grad.layout != torch.strided:
             return before
+        # zero_grad(set_to_none=False) leaves zeros, and what was sketched is void.
         return torch.where(local(grad).any(), before, torch.zeros_like(before))
 
     def reached(self) -> bool:

@@ -40,9 +40,9 @@ from allranks.guard.wrappers import (
     ddp_group,
     is_compiled,
     joining,
+    other_reduction,
     refuse_unlike,
     share,
-    strange,
     wrapped,
 )
 
@@ -54,7 +54,7 @@ GROWTH = (
     "scales. Keep it from growing (set_growth_interval(1 << 30)), or give all ranks "
     "equally many batches."
 )
-NOT_TOLD = (
+UNKNOWN_SHARES = (
     "data and tensor parallelism meet, and which ranks share a batch "
     "cannot be told: data are not checked. Pass the process group of the "
     'data\'s axis, such as group=mesh["data"].get_group().'
@@ -156,6 +156,7 @@ class Guard:
         batches = loss.iterator = iter(loader)
         for count in itertools.count(1):
             due = self._due(self.steps + 1)
+            # The first fetch draws the epoch's order, which ranks may well draw alike.
             with checks.randomness.fetch(due and count > 1), loss.record(due):
                 batch = next(batches, END)
             if length < 0:
@@ -172,7 +173,8 @@ class Guard:
                 yield batch
         where = f"the end of epoch {epoch}"
         data.end(where, count - 1)
-        # The last check is a while ago, and the training is still young.
+        # The last check is a while ago (half as many steps as before it), so an epoch
+        # that ends between two checks is not validated or saved unseen.
         if 2 * self.steps >= 3 * self.checked > 0:
             checks.compare(where, self.steps, (OUTSIDE, "parameter"))
 
@@ -216,7 +218,7 @@ class Guard:
             tolerance: relative error that counts as rounding; take 0.05 for 16 bits.
         """
         checks = self.checks
-        checks.disarm()
+        checks.disarm()  # its passes are no part of a step
         preflight.run(
             checks.exchange, checks.targets, loss, batches, backward, tolerance
         )
@@ -364,13 +366,14 @@ class Checks:
         self.ratio = 1.0  # of the gradients to the mean, at the check before
         self.checkpoints = Checkpoints(exchange, targets, self.buffers, self.agreement)
         if not known and "data" not in targets.skip:
-            exchange.warn(NOT_TOLD)
+            exchange.warn(UNKNOWN_SHARES)
 
     def _shares(self) -> list[int]:
         """Return a number for each rank's share of the data; 0 where it is unknown."""
+        # Without a device mesh, each rank has a share of its own: its global rank.
         rank = dist.get_rank() if self.exchange.group else 0
         own = share(self.targets.model, self.gradients.units, rank)
-        rows = self.exchange.integers("the start: who shares a batch", [own])
+        rows = self.exchange.integers(f"{START}: who shares a batch", [own])
         return [row[0] for row in rows]
 
     def _probe(self, where: str) -> None:
@@ -387,12 +390,13 @@ class Checks:
         """Check parameters, buffers, optimizer, gradients, batches, randomness."""
         joined = joining(self.targets.model)
         where = JOINED if joined else f"step {num_steps}"
+        # None if some optimizers are unscaled and others not: there is no one factor.
         stage = self.agreement.stage()
         ready = self.gradients.armed and stage is not None
         sketches = self.gradients.sketch_all() if ready else []
         sketches = self.compare(where, num_steps, KINDS, sketches)
         if sketches and not joined and not self.replicas.later:
-            self._gradients(where, stage == "scaled", sketches)
+            self._compare_with_mean(where, stage == "scaled", sketches)
 
     def compare(
         self,
@@ -416,8 +420,10 @@ class Checks:
             GuardError: on every rank, for the first invariant that does not hold.
         """
         targets, exchange = self.targets, self.exchange
+        # Every rank does all of this in this order, whatever it finds, because each
+        # exchange has to meet that of the others.
         tensors = targets.tensors(kinds, self.buffers)
-        reduction = strange(targets.model)
+        reduction = other_reduction(targets.model)
         gradients = tensors.get("gradient", {})
         resting = {name: gradients.pop(name) for name in self._resting(gradients)}
         # Whatever lies on another device comes here in one copy, which waits for it
@@ -465,34 +471,34 @@ class Checks:
         self.health.judge(where, message.health)
         self.replicas.hint, self.replicas.joined_steps = self.health.hint, unequal
 
-    def _gradients(
+    def _compare_with_mean(
         self, where: str, scaled: bool, sketches: list[torch.Tensor]
     ) -> None:
         """Compare gradients with the mean of the local ones; only warn about a hook."""
-        model = self.targets.model
-        why = strange(model)  # which ``refuse_unlike`` has found equal on all ranks
+        # Equal on all ranks, as ``refuse_unlike`` has seen to.
+        reduction = other_reduction(self.targets.model)
         verdict = partial(
             judge,
             self.exchange,
             where,
             factor=self.agreement.factor(),
-            scaled=scaled or bool(why),
+            scaled=scaled or bool(reduction),
             tolerance=self.tolerance,
             hint=self.health.hint,
         )
         gradients = self.gradients.gather(self.exchange, where, sketches)
-        late = self._resting(one.name for one in gradients)
+        resting = self._resting(one.name for one in gradients)
         past, self.ratio = self.ratio, 1.0
         try:
-            self.ratio = verdict([one for one in gradients if one.name not in late])
+            self.ratio = verdict([one for one in gradients if one.name not in resting])
             with self.optimizer_steps.lenient():
-                verdict([one for one in gradients if one.name in late])
+                verdict([one for one in gradients if one.name in resting])
         except GuardError as error:
             summed = is_close(error.ratio, self.exchange.size)
-            if why:
+            if reduction:
                 factor = self._factor(error.ratio)
-                self.exchange.warn(f"{NOT_THE_MEAN.format(why)}{factor}")
-            elif summed and not wrapped(model):
+                self.exchange.warn(f"{NOT_THE_MEAN.format(reduction)}{factor}")
+            elif summed and not wrapped(self.targets.model):
                 self.exchange.warn(BY_HAND)
             else:
                 raise

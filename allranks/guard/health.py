@@ -65,11 +65,11 @@ class OptimizerSteps:
         optimizers: Sequence[torch.optim.Optimizer],
         probe: Callable[[str], None],
     ) -> None:
-        self.probe, self.settled, self.optimizers = probe, False, optimizers
-        self.since: set[int] = set()  # optimizers that stepped since watch.step()
+        self.probe, self.probed, self.optimizers = probe, False, optimizers
+        self.stepped: set[int] = set()  # optimizers since watch.step(), by identity
         # All calls of watch.step(), and those since an optimizer stepped.
-        self.steps, self.again = 0, 0
-        self.total = 0  # steps of all optimizers
+        self.num_calls, self.calls_since = 0, 0
+        self.num_steps = 0  # of all optimizers
         self.resting: set[int] = set()  # parameters that may not be due, by identity
         # Parameters, and the error to raise if their optimizer steps after all.
         self.pending: tuple[set[int], Exception] | None = None
@@ -81,20 +81,23 @@ class OptimizerSteps:
 
     def counted(self) -> None:
         """Take note that ``watch.step()`` was called."""
-        self.again = 1 if self.since or not self.handles else self.again + 1
-        stepped = [o for o in self.optimizers if id(o) in self.since]
+        again = self.handles and not self.stepped
+        self.calls_since = self.calls_since + 1 if again else 1
+        # If only some optimizers have stepped, it is the others' turn (a GAN), and the
+        # gradients of those that have stepped may be left over.
+        stepped = [o for o in self.optimizers if id(o) in self.stepped]
         rest = stepped if len(stepped) < len(self.optimizers) else []
         self.resting, self.pending = _parameters(rest), None
-        self.steps, self.since = self.steps + 1, set()
+        self.num_calls, self.stepped = self.num_calls + 1, set()
 
     def stepping(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Take note that an optimizer is about to step."""
-        self.since.add(id(optimizer))
-        self.total += 1
+        self.stepped.add(id(optimizer))
+        self.num_steps += 1
         if self.pending and self.pending[0] & _parameters([optimizer]):
             raise self.pending[1]
-        if not self.steps and not self.settled:
-            self.settled = True
+        if not self.num_calls and not self.probed:
+            self.probed = True
             self.probe(WHERE)
 
     @contextmanager
@@ -144,16 +147,18 @@ class Health:
         exchange: Exchange,
         targets: Targets,
         gradients: LocalGradients,
-        steps: OptimizerSteps,
+        optimizer_steps: OptimizerSteps,
         forward: ForwardHooks,
     ) -> None:
         self.exchange, self.targets = exchange, targets
-        self.gradients, self.steps, self.forward = gradients, steps, forward
+        self.gradients, self.forward = gradients, forward
+        self.optimizer_steps = optimizer_steps
         self.trained = False  # whether it was in training at the check before
         self.nan = self.hint = ""
         self.without_gradient = 0  # checks in a row that found none
         self.stuck = 0  # checks in a row that found the weights as they were before
-        self.moved = not steps.handles  # whether the weights have changed; if so, rest
+        # Whether the weights have changed; then, or if nobody tells of steps, rest.
+        self.moved = not optimizer_steps.handles
         self.last = 0, 0  # a digest of the weights; the optimizers' steps so far
         self.constants = constants(attributes(targets.model))
 
@@ -187,7 +192,7 @@ class Health:
         text = self._constants() if num_steps <= 8 else ""
         report = Report(
             has_nan=int(bool(self.nan)),
-            guard_steps=self.steps.again,
+            guard_steps=self.optimizer_steps.calls_since,
             unsynced=int(not getattr(model, "require_forward_param_sync", True)),
             trains=int(self.trained),
             trained=int(trained),
@@ -225,7 +230,7 @@ class Health:
         self, weights: int, sketches: list[torch.Tensor], suspect: bool
     ) -> None:
         """Count the checks in a row that found no weight changed by optimizer steps."""
-        (last, before), steps = self.last, self.steps.total
+        (last, before), steps = self.last, self.optimizer_steps.num_steps
         if not weights or suspect or (last and steps == before):
             return  # a step was skipped for an overflow, or there was none
         self.last = weights, steps

@@ -131,6 +131,7 @@ class Recorder:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Return what the hook returns."""
         first = args[0]
+        # It may change the tensor in place, raising its version, or return a new one.
         version = first._version if torch.is_tensor(first) else 0
         before = _num_largest(first)
         result = self.hook(*args, **options)
@@ -148,7 +149,7 @@ class ProgramHooks:
     """Watches the program's hooks on modules and on plain parameters."""
 
     def __init__(self) -> None:
-        self.held: list[tuple[dict, int]] = []  # recorders: a dict of hooks, and a key
+        self.recorders: list[tuple[dict, int]] = []  # hooks of a module, and a key
         self.seen: set[str] = set()  # what some hook has changed
         self.clips: set[str] = set()  # gradients that a hook cuts at one size
 
@@ -170,18 +171,19 @@ class ProgramHooks:
             self._wrap(hooks, f"the gradient of {name}", self.clips)
 
     def _wrap(self, hooks: dict, name: str, clips: set[str] | None = None) -> None:
+        # In place of the hook, under its key, so that handle.remove() still finds it.
         for key, hook in list(hooks.items()):
             home = getattr(hook, "__module__", None) or type(hook).__module__
             if not home.startswith("torch.") and not isinstance(hook, Hook):
                 hooks[key] = Recorder(hook, name, self.seen, clips)
-                self.held.append((hooks, key))
+                self.recorders.append((hooks, key))
 
     def disarm(self) -> None:
         """Restore the program's hooks."""
-        for hooks, key in self.held:
+        for hooks, key in self.recorders:
             if isinstance(hooks.get(key), Recorder):
                 hooks[key] = hooks[key].hook
-        self.held = []
+        self.recorders = []
 
     def text(self) -> str:
         """Write a line for each thing that a hook has changed."""

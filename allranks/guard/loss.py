@@ -205,7 +205,7 @@ class LossInputs:
             return [*Made()]
         used = tape.used()
         self.entries = self._entries(used)
-        # What was exchanged may be computed on one rank for all.
+        # If ranks exchange something, one may well compute what the others receive.
         self.lines = {} if tape.gathered else self._lines(used)
         drawn = [] if self.shared else self._drawn(used)
         for line in cuts(used, self.exchange.size):
@@ -515,8 +515,8 @@ class LossVerdicts:
             began = self.began.setdefault(key, len(set(bits)) == 1)
             if len(set(bits)) == 1:
                 continue
-            # A rank may well be late by a step; what differs again was never the same.
-            # Numbers need one check more, because a rank may draw its own.
+            # One check is no proof: a tensor must differ at two in a row, and a number
+            # at three, because a rank may draw numbers of its own.
             past = self.past[key] = [*before.get(key, []), bits][-3:]
             if kind == TENSOR and len(past) > 1:
                 self._tensor(where, site, value, past)

@@ -35,7 +35,7 @@ def same(exchange: Exchange, replicas: Replicas, values: dict[str, Any]) -> None
     for name, t in tensors.items():
         kind = "buffer's value" if id(t) in buffers else "value"
         kinds[kind][f"{name}, {t.dtype} {tuple(t.shape)}"] = t.detach()
-    rows = settle([replicas.numbers(found) for found in kinds.values()])[0]
+    rows = settle([replicas.numbers(one) for one in kinds.values()])[0]
     replicas.compare(where, kinds, exchange.parts(where, rows))
 
 
@@ -108,10 +108,12 @@ def check_of(
     if samples is not None and sum(counts) != samples:
         raise GuardError(COUNTED.format(where, sum(counts), counts, samples))
     joined = union(exchange, [list(parts)], f"{where}, joining the ranks' samples")
+    # Every rank computes it, from the same samples in the same order; if the function
+    # raises on one rank only, the others must not wait for its next message.
     try:
         exact = float(function(*joined))
-    except Exception as found:
-        error = found
+    except Exception as failed:
+        error = failed
     exchange.agree(where, error)
     said = (
         f"for all {sum(counts)} samples at once it is {exact:.6g}. No mean of the "
@@ -124,7 +126,8 @@ def check_of(
 def _compare(
     exchange: Exchange, where: str, value: float, exact: float, said: str
 ) -> None:
-    values = _doubles(exchange, where, [float(value)]).flatten().tolist()
+    values = _doubles(exchange, where, [float(value)]).flatten().tolist()  # (W,)
+    # Rounding in float32 is smaller.
     most = 1e-5 * max(abs(exact), 1e-12)
     if not all(abs(v - exact) <= most or (isnan(v) and isnan(exact)) for v in values):
         reported = exchange.by_ranks([f"{v:.6g}" for v in values])

@@ -53,7 +53,7 @@ class Observer(Guard):
 
     @property
     def remarks(self) -> list[str]:
-        """What was found that may be on purpose, in the order in which it was found."""
+        """Return what may be on purpose, in the order in which it was found."""
         return self.checks.exchange.remarks
 
     def after_backward(self) -> None:
@@ -68,7 +68,7 @@ class Observer(Guard):
         """
         steps = self.checks.optimizer_steps
         try:
-            if not steps.since or id(optimizer) in steps.since:
+            if not steps.stepped or id(optimizer) in steps.stepped:
                 self.step()
         finally:  # after an error, too, the next optimizer belongs to the same step
             steps.stepping(optimizer)

@@ -25,7 +25,7 @@ from allranks.guard.digests import dense, fetch, layout, local
 from allranks.guard.exchange import Exchange, GuardError, union
 from allranks.guard.randomness import generators, preserved
 from allranks.guard.targets import Targets
-from allranks.guard.wrappers import NOT_THE_MEAN, WRAPPERS, strange
+from allranks.guard.wrappers import NOT_THE_MEAN, WRAPPERS, other_reduction
 
 WHERE = "preflight"  # what this check is called
 Loss = Callable[[nn.Module, Any], torch.Tensor]
@@ -96,7 +96,7 @@ class Trial:
         ddp = isinstance(self.model, DistributedDataParallel)
         self.plain = self.model.module if ddp else self.model
         # What a communication hook leaves is no mean, so the mean is taken here.
-        self.averages = ddp and backward is None and bool(strange(self.model))
+        self.averages = ddp and backward is None and bool(other_reduction(self.model))
         self.backward = backward or self._backward
         self.losses: list[torch.Tensor] = []  # of this rank's passes; each a share
         self.union_loss = torch.zeros(())
@@ -180,7 +180,7 @@ def run(
         wrong = judge(list(parameters), table, counts, len(batches), tolerance)
         if not wrong:
             return
-        reduction = strange(model)
+        reduction = other_reduction(model)
         if reduction and not trial.averages:
             exchange.warn(NOT_THE_MEAN.format(reduction))
             return

@@ -42,30 +42,30 @@ def preserved(device: torch.device) -> Iterator[None]:
 
 def generators(device: torch.device) -> dict[str, Any]:
     """Return the states of torch's, Python's and NumPy's global generators, by name."""
-    found = {"the CPU's generator": int(digest(torch.get_rng_state()))}
+    states = {"the CPU's generator": int(digest(torch.get_rng_state()))}
     module = accelerator(device)
     if module and hasattr(module, "get_rng_state"):
         there = module.get_rng_state(device).cpu()
-        found[f"{device.type}'s generator"] = int(digest(there))
-    found["Python's generator"] = random.getstate()
+        states[f"{device.type}'s generator"] = int(digest(there))
+    states["Python's generator"] = random.getstate()
     numpy = sys.modules.get("numpy")
     if numpy:
         kind, keys, *rest = numpy.random.get_state()
-        found["NumPy's generator"] = kind, keys.tobytes(), *rest
-    return found
+        states["NumPy's generator"] = kind, keys.tobytes(), *rest
+    return states
 
 
 def drawers() -> dict[int, int]:
     """Return the states of NumPy's and Python's generators, a program's own too."""
     numpy = sys.modules.get("numpy")
     kinds = (random.Random, numpy.random.BitGenerator) if numpy else random.Random
-    found = {}
+    states = {}
     for thing in gc.get_objects():
         kind = type(thing)
         if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
             state = thing.getstate() if hasattr(thing, "getstate") else thing.state
-            found[id(thing)] = number(str(state))
-    return found
+            states[id(thing)] = number(str(state))
+    return states
 
 
 class Randomness:
@@ -92,12 +92,12 @@ class Randomness:
 
     def state(self) -> list[int]:
         """Return a number for the CPU's generator, and one for the model's device."""
-        found = [int(digest(torch.get_rng_state()))]
+        states = [int(digest(torch.get_rng_state()))]
         module = accelerator(self.device)
         if module is not None and hasattr(module, "get_rng_state"):
             state = module.get_rng_state(self.device)
-            found.append(int(digest(state.cpu())))
-        return found
+            states.append(int(digest(state.cpu())))
+        return states
 
     def note(self, start: bool = False) -> None:
         """Remember the present states, and at the ``start`` forget the earlier ones."""
@@ -126,14 +126,16 @@ class Randomness:
         self.fetches.append(self._others())
 
     def _others(self) -> list[int]:
-        numpy, found = sys.modules.get("numpy"), [number(str(random.getstate())), 0]
+        numpy, numbers = sys.modules.get("numpy"), [number(str(random.getstate())), 0]
         if numpy:
             state = numpy.random.get_state()
-            found[1] = number(state[1].tobytes() + str(state[2]).encode())
-        return found
+            numbers[1] = number(state[1].tobytes() + str(state[2]).encode())
+        return numbers
 
     def numbers(self) -> list[int]:
         """Return two numbers per generator: for its states, and 1 if they changed."""
+        # A span is a time in which nothing but the step draws: from the batch to here,
+        # or a forward pass. For each generator, its states in all spans.
         ours = [[*self.points, self.state()]] if self.points else self.passes
         result = []
         for spans, count in (ours, len(self.state())), ([self.fetches], 2):
@@ -146,10 +148,11 @@ class Randomness:
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise if two ranks have drawn the same random numbers."""
-        count = len(rows[0]) // 2
+        count = len(rows[0]) // 2  # generators: of CPU and device, Python and NumPy
         kinds = [*("CPU", self.device.type)[: count - 2], "Python's", "NumPy's"]
         for place in range(0, min(map(len, rows)), 2):
             values = [tuple(row[place : place + 2]) for row in rows]
+            # Equal states are no fault as long as nobody draws from them.
             for (_, moved), ranks in self.exchange.split(values).items():
                 if moved and len(ranks) > 1:
                     raise GuardError(

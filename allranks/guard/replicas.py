@@ -207,7 +207,7 @@ class Replicas:
             if len(set(there)) == 1:
                 continue
             if kind in OWN or owned:
-                self.buffers.free.add(name)
+                self.buffers.per_rank.add(name)
                 continue
             blame = self.exchange.suspects(there)
             if "none" in there:
@@ -238,7 +238,7 @@ class Replicas:
             free = (any if kind == "attribute" else all)(c.written for c in copies)
             if free or len({copy.form for copy in copies}) > num_shards:
                 # This includes a buffer that grows with a rank's own batches.
-                self.buffers.free.add(name)
+                self.buffers.per_rank.add(name)
                 if free and kind == "buffer" and len(set(pairs)) > num_shards:
                     self.buffers.warn_of_queue(where, name, tensor)
             elif len(set(pairs)) > num_shards:
@@ -247,7 +247,7 @@ class Replicas:
         if kind in FREE:
             different, still = self.buffers.wrong(where, kind, different)
         if kind == STATE and self.targets.custom:
-            self.buffers.free |= {name for name, *_ in different}
+            self.buffers.per_rank |= {name for name, *_ in different}
             return
         if kind == "gradient" and self.targets.custom and not wrapped(self.model):
             self.later = True  # if not, the weights differ at the next check

@@ -163,7 +163,7 @@ class Targets:
         return {
             name: tensor
             for name, tensor in tensors.items()
-            if name not in buffers.free
+            if name not in buffers.per_rank
             if not self.ignored(name.partition(of)[2] if of else name)
         }
 

@@ -77,10 +77,10 @@ def ddp_group(model: nn.Module) -> "dist.ProcessGroup | None":
     A pipeline holds one DDP for each of its stages on a rank, all with the same group.
     """
     own = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
-    groups = {m.process_group for m in own}
-    if len(groups) != 1:
+    ddp_groups = {m.process_group for m in own}
+    if len(ddp_groups) != 1:
         return None
-    group = groups.pop()
+    group = ddp_groups.pop()
     return None if group.size() == dist.get_world_size() else group
 
 
@@ -108,6 +108,7 @@ def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
     """Return (number of shards, own shard, dim); None if the tensor is cut twice."""
     if not isinstance(parameter, DTensor):
         return 1, 0, 0
+    # Axes of the mesh along which it is cut: one for FSDP2, also with replicas (HSDP).
     cut = [i for i, p in enumerate(parameter.placements) if not p.is_replicate()]
     if not cut:
         return 1, 0, 0
@@ -191,13 +192,14 @@ def share(model: nn.Module, all_units: list[Unit], own: int) -> int:
     return number(f"data {places.pop()}") if len(places) == 1 else 0
 
 
-def strange(model: nn.Module) -> str:
-    """Name what makes gradients differ from the ranks' mean; "" if nothing does."""
+def other_reduction(model: nn.Module) -> str:
+    """Name what leaves gradients other than the ranks' mean; "" if nothing does."""
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             for hook, _ in getattr(module, "_comm_hooks", ()):
                 if not _is_mean(hook):
                     return f"DDP's communication hook {hook.__qualname__}"
+    # FSDP2 keeps its hooks and its own divisor in private records of each unit.
     for group in groups(units(model)):
         hook = getattr(group, "_all_reduce_hook", None)
         if hook is not None:
@@ -218,7 +220,7 @@ def refuse_unlike(exchange: Exchange, where: str, why: str, rows: list[int]) -> 
     Args:
         exchange: between the ranks.
         where: what this check is called.
-        why: what ``strange`` returned on this rank.
+        why: what ``other_reduction`` returned on this rank.
         rows: a number for what it returned on each rank.
     """
     if len(set(rows)) == 1:

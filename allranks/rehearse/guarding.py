@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from allranks.guard import GuardError, digests
 from allranks.guard.exchange import APART, SAME_NUMBERS, Exchange
 from allranks.guard.observer import Observer
-from allranks.guard.wrappers import strange
+from allranks.guard.wrappers import other_reduction
 from allranks.rehearse import lines
 from allranks.rehearse.data_parallel import fsdp_roots, sharded
 from allranks.rehearse.records import GUARD, GuardFinding, GuardNotes
@@ -121,7 +121,8 @@ class Guards:
         Raises:
             GuardError: if it has no moment at which all its gradients are averaged.
         """
-        why = strange(model) and f"{strange(model)} may keep gradients apart"
+        reduction = other_reduction(model)
+        why = f"{reduction} may keep gradients apart" if reduction else ""
         if why or in_backward:
             raise GuardError(why or "an optimizer steps inside of backward", APART)
         parameters = {id(p) for p in model.parameters()}

@@ -153,7 +153,7 @@ class Replicas:
 
     def plan_digest(self) -> None:
         """Find the models that DDP keeps equal; the sum of their parameters is due."""
-        from allranks.guard.wrappers import joining, strange  # late, as the guard
+        from allranks.guard import wrappers  # late, as the guard
 
         modules, world_size = tuple(self.modules), dist.get_world_size()
         spanning = [
@@ -162,8 +162,9 @@ class Replicas:
             if model.process_group.size() == world_size
         ]
         self.data_parallel = bool(spanning) or any(map(sharded, modules))
-        equal = [m for m in spanning if not strange(m)]  # a hook may keep them apart
-        self.joined |= any(map(joining, spanning))
+        # A communication hook may keep replicas apart.
+        equal = [m for m in spanning if not wrappers.other_reduction(m)]
+        self.joined |= any(map(wrappers.joining, spanning))
         if self.joined:  # step 2 of one rank is another moment than that of the next
             equal = []
             self.digests.clear()
