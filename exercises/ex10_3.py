@@ -21,11 +21,8 @@ Hint 3: `dist.all_reduce` of one number, which a rank without shards brings too;
 `gradient.mul_(min(1, max_norm / norm))`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex10_3(sharded, replicated, max_norm):
     """Clip the whole gradient to max_norm in place, and return its norm before."""
     total = torch.zeros(1, dtype=torch.double)

@@ -23,11 +23,8 @@ Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]`, 
 receive what belongs to `chunks[(rank - s - 1) % W]`. This holds in both halves.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex4_5(x):
     """Replace x (n,) by the sum over all ranks, in place, around a ring."""
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -20,10 +20,8 @@ Hint 3: Every rank has to call `new_group` for every group, its own or not. In a
 `broadcast`, `src` is the rank in the job, not in the group.
 """
 
+
 # %% solution
-import torch.distributed as dist
-
-
 def ex7_4(x, nodes):
     """Replace x (n,) by the sum over all ranks, in place, first inside the nodes."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
