@@ -21,10 +21,8 @@ Hint 3: `bits = x.view(torch.int32)`, `torch.randint(0, 1 << 16, x.shape,
 generator=generator, dtype=torch.int32)`, `& -65536`, and `.view(torch.float32)` again.
 """
 
+
 # %% solution
-import torch
-
-
 def ex10_1(x, generator):
     """Return x in bfloat16, each number rounded at random to one of its neighbours."""
     noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)

@@ -24,11 +24,8 @@ Hint 3: `bad = torch.zeros(1)`, then for each gradient `bad += not
 gradient.isfinite().all()`, then `dist.all_reduce(bad, op=dist.ReduceOp.MAX)`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex10_2(optimizer, state, interval):
     """Unscale, step unless a gradient of any rank overflowed, and set the scale."""
     bad = torch.zeros(1)

@@ -21,11 +21,8 @@ Hint 3: `dist.all_reduce` of one number, which a rank without shards brings too;
 `gradient.mul_(min(1, max_norm / norm))`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex10_3(sharded, replicated, max_norm):
     """Clip the whole gradient to max_norm in place, and return its norm before."""
     total = torch.zeros(1, dtype=torch.double)
@@ -57,10 +54,10 @@ CASES = {  # sharded: sizes by rank, replicated sizes, dtype, magnitude, max_nor
 
 
 def made(sizes, seed, dtype, magnitude):
-    """Return gradients that any rank can make."""
-    seed = dice(seed)
-    numbers = [(torch.rand(n, generator=seed) + 0.5) * magnitude for n in sizes]
-    return [part.to(dtype) for part in numbers]
+    seed = dice(seed)  # so any rank can make them
+    return [
+        ((torch.rand(n, generator=seed) + 0.5) * magnitude).to(dtype) for n in sizes
+    ]
 
 
 def square(tensors):
@@ -118,13 +115,11 @@ def ex10_3(sharded, replicated, max_norm):
 # ~ double().square => square
 # ~ double().square => square
 # %% wrong: adds up the ranks' norms
-# - dist.all_reduce(total)
+# ~ dist.all_reduce(total) => dist.all_reduce(total.sqrt_())
 # - for gradient in replicated:
 # -     total += gradient.double().square().sum()
-# - norm = total.sqrt().item()
-# + dist.all_reduce(total.sqrt_())
-# + squares = sum(gradient.double().square().sum() for gradient in replicated)
-# + norm = (total + squares**0.5).item()
+# + total += sum(g.double().square().sum() for g in replicated) ** 0.5
+# ~ total.sqrt() => total
 # %% wrong: always scales to the threshold
 # ~ min(1.0, max_norm / norm) => max_norm / norm
 # %% wrong: a rank without shards does not call the collective

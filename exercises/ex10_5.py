@@ -38,11 +38,6 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
 
 
 # %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
     """Take a step of AdamW with float32 copies that are spread over the ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -25,10 +25,8 @@ Hint 3: `torch.cat([t.to(device).reshape(-1, *t.shape[1:]) for t in outputs])` t
     scalar into a vector of one element, and leaves all other tensors as they are.
 """
 
+
 # %% solution
-import torch
-
-
 def ex2_2(outputs, device):
     """Join the outputs of all devices on one."""
     head = outputs[0]

@@ -30,8 +30,6 @@ Hint 3: `with open(f"{path}.new", "wb") as file:` `torch.save(state, file)`,
 # %% solution
 import os
 
-import torch
-
 
 def ex3_3(state, path):
     """Save `state` so that `path` is always a whole file, or none."""

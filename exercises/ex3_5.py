@@ -34,9 +34,6 @@ Hint 3: `torch.get_rng_state()`, `random.getstate()`; then `torch.set_rng_state(
 import copy
 import random
 
-import torch
-import torch.distributed as dist
-
 
 def ex3_5(run, saved=None):
     """Return a checkpoint of `run`; or, if there is one, bring `run` there."""

@@ -18,10 +18,8 @@ Hint 3: `hosts = [None] * dist.get_world_size()`, then `dist.all_gather_object(h
 host)`. A list has `count`; `dict.fromkeys` drops repeated names and keeps their order.
 """
 
+
 # %% solution
-import torch.distributed as dist
-
-
 def ex4_1(host):
     """Return (node_rank, local_rank) of this rank, which runs on `host`."""
     hosts = [None] * dist.get_world_size()

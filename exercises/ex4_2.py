@@ -17,11 +17,8 @@ Hint 3: On the others: `buffer = torch.empty(x.shape, dtype=x.dtype)`,
 `dist.recv(buffer, src)`, `x.copy_(buffer)`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex4_2(x, src):
     """Copy rank src's x into all ranks' x, in place, by send and recv."""
     if dist.get_rank() == src:

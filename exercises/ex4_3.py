@@ -16,11 +16,8 @@ Hint 3: `padded = x.new_zeros(longest, x.shape[1])`, `padded[: len(x)] = x`, and
 the all_gather `torch.cat([part[:n] for part, n in zip(parts, lengths)])`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex4_3(x):
     """Return the rows of all ranks' x (n_r, D) in rank order, on every rank."""
     lengths = [torch.tensor(0) for _ in range(dist.get_world_size())]

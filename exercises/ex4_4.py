@@ -21,11 +21,8 @@ Hint 3: `total = torch.tensor([x.sum(), len(x)])`, `dist.all_reduce(total)`, `me
 total[0] / total[1]`. Then do the same with `((x - mean) ** 2).sum()`, all in float64.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex4_4(x):
     """Return the floats (mean, std) over all ranks' samples x (n_r,)."""
     x = x.double()

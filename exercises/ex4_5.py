@@ -23,11 +23,8 @@ Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]`, 
 receive what belongs to `chunks[(rank - s - 1) % W]`. This holds in both halves.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex4_5(x):
     """Replace x (n,) by the sum over all ranks, in place, around a ring."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -111,15 +108,10 @@ def ex4_5(x):
 
 
 # %% wrong: passes the whole tensor around, W - 1 times
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = passing = x.clone()
-# = for _ in range(world_size - 1):
-# =     received = torch.empty_like(passing)
-# =     sending = dist.isend(passing, (rank + 1) % world_size)
-# =     dist.recv(received, (rank - 1) % world_size)
-# =     sending.wait()
-# =     x += received
-# =     passing = received
+# ~ x.tensor_split(world_size) => [x.clone()] * world_size
+# ~ 2 * (world_size - 1) => world_size - 1
+# - into.copy_(into + received if step < world_size - 1 else received)
+# + x.add_(into.copy_(received))
 # %% wrong: the first half only
 # ~ 2 * (world_size - 1) => world_size - 1
 # %% wrong: n // W numbers to a chunk, and nobody takes the rest
@@ -135,15 +127,13 @@ def ex4_5(x):
 # + dist.recv(received, (rank - 1) % world_size)
 # + dist.isend(mine, (rank + 1) % world_size).wait()
 # %% wrong: everybody sends to everybody
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = others = [r for r in range(world_size) if r != rank]
+# = others = [r for r in range(dist.get_world_size()) if r != dist.get_rank()]
 # = sends = [dist.isend(x.clone(), other) for other in others]
-# = parts = [torch.empty_like(x) for _ in others]
-# = for part, other in zip(parts, others, strict=True):
-# =     dist.recv(part, other)
+# = for other in others:
+# =     dist.recv(received := torch.empty_like(x), other)
+# =     x += received
 # = for send in sends:
 # =     send.wait()
-# = x += sum(parts)
 # %% wrong: calls all_reduce, by its own name
 # + from torch.distributed import all_reduce
 # = all_reduce(x)

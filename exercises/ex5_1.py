@@ -19,11 +19,8 @@ Hint 3: `if weight.grad is None: weight.grad = torch.zeros_like(weight)`, then
 `dist.all_reduce(weight.grad)`, then divide it by the world size.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex5_1(model):
     """Replace every gradient of `model` by its mean over all ranks."""
     for weight in model.parameters():  # a shared weight comes once

@@ -29,9 +29,6 @@ list; `order[rank::world_size]`.
 # %% solution
 import itertools
 
-import torch
-import torch.distributed as dist
-
 
 def ex5_2(num_samples, epoch, seed):
     """Return the list of indices that this rank draws in this epoch."""

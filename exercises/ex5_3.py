@@ -23,11 +23,8 @@ model.modules()}`; afterwards `m.training = mode` for each. `model.train()` woul
 all of them.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex5_3(model, x, y, batch_size):
     """Return the accuracy of `model` on x (n, D), y (n,), shared by all ranks."""
     mine = slice(dist.get_rank(), None, dist.get_world_size())

@@ -25,10 +25,6 @@ ddp.no_sync() if more else contextlib.nullcontext():`
 # %% solution
 import contextlib
 
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
 
 def ex5_5(ddp, pieces):
     """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""

@@ -30,11 +30,8 @@ len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):` flatten wi
 `torch.cat`, start, append `(work, flat, bucket)`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex5_6(model, bucket_size):
     """Make model a replica whose gradients are averaged during backward.
 

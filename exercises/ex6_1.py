@@ -118,10 +118,8 @@ def ex6_1(costs, num_stages):
 # %% wrong: fills each stage up to the average, and the last takes the rest
 # = target, sizes, time = sum(costs) / num_stages, [0], 0
 # = for i, cost in enumerate(costs):
-# =     full = time + cost > target and sizes[-1] > 0
-# =     if (full or len(costs) - i <= num_stages - len(sizes)) and len(
-# =         sizes
-# =     ) < num_stages:
+# =     left, full = num_stages - len(sizes), time + cost > target and sizes[-1] > 0
+# =     if left and (full or len(costs) - i <= left):
 # =         sizes.append(0)
 # =         time = 0
 # =     sizes[-1] += 1

@@ -22,10 +22,8 @@ Hint 3: `loss = F.cross_entropy(model(piece), target, reduction="sum") / total` 
 `total = (y != -100).sum()`; then `loss.backward()` for each.
 """
 
+
 # %% solution
-from torch.nn import functional as F
-
-
 def ex6_2(model, x, y, num):
     """Backward in num micro-batches; return the loss of the whole batch."""
     total, batch_loss = (y != -100).sum(), 0.0

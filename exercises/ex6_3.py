@@ -22,11 +22,8 @@ Hint 3: On both: `sending = dist.isend(weight.grad.contiguous(), other)`,
 `dist.recv(theirs, other)`, `sending.wait()`, `weight.grad += theirs`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex6_3(weight):
     """Add up the gradients of the first and the last rank's copies, on both."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1

@@ -34,11 +34,6 @@ def ex6_4(x, up, down):
 
 
 # %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 class Fork(torch.autograd.Function):
     """Forward: nothing. Backward: the sum over the ranks."""
 

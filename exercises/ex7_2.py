@@ -15,10 +15,8 @@ Hint 3: `if place < hop` and `place + hop < W`, send to `(rank + hop) % W`; if
 `hop <= place < 2 * hop`, receive from `(rank - hop) % W`.
 """
 
+
 # %% solution
-import torch.distributed as dist
-
-
 def ex7_2(x, root):
     """Replace x by rank root's x, in place, along a tree."""
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -16,10 +16,8 @@ Hint 2: Divide everything by the measured time: alpha / t + beta n / t should be
 Hint 3: `torch.linalg.lstsq(A, ones)` with the columns 1 / t and n / t.
 """
 
+
 # %% solution
-import torch
-
-
 def ex7_3(num_bytes, seconds):
     """Return (alpha, bandwidth), in seconds and in bytes per second."""
     n, t = (torch.tensor(v, dtype=torch.double) for v in (num_bytes, seconds))

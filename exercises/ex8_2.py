@@ -21,11 +21,8 @@ Hint 3: `index = (residual + gradient).flatten().abs().topk(k).indices`, two
 comes twice.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex8_2(gradient, residual, k):
     """Return the mean of all ranks' k largest values; keep the rest in residual."""
     residual += gradient

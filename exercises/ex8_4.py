@@ -26,11 +26,8 @@ all_reduce, divide; `g = begun - mean`; `v.mul_(momentum).add_(g)`;
 `begun.sub_(lr * (g + momentum * v))`; `weight.copy_(begun)`.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 @torch.no_grad()
 def ex8_4(weights, start, velocity, lr, momentum):
     """Replace weights and start by the result of one outer step, in place."""

@@ -30,11 +30,8 @@ unused as ready and sends what can go, then calls `backward`, whose hooks do the
 then it all_reduces the tensor that says who has a gradient, waits, and copies back.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex8_5(buckets):
     """Install hooks; return run(loss, sync=True), which does backward and averages."""
     weights = [weight for bucket in buckets for weight in bucket]

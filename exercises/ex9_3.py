@@ -23,12 +23,8 @@ Hint 3: `F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"
 rank without micro-batches has gradients that are None, and has to bring zeros.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 def ex9_3(model, micro_batches):
     """Return the mean loss over all ranks' tokens; leave its gradient in .grad."""
     total = torch.zeros(2, dtype=torch.double)  # the sum of losses, and the tokens

@@ -19,11 +19,8 @@ Hint 3: `batch = next(stream, None)`, and an all_reduce with `dist.ReduceOp.MAX`
 1. If the result is 0, all return together.
 """
 
+
 # %% solution
-import torch
-import torch.distributed as dist
-
-
 def ex9_4(stream, step):
     """Call step(batch), or step(None), until no rank has a batch left."""
     stream = iter(stream)

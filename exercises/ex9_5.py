@@ -23,10 +23,8 @@ Hint 3: `owner = torch.repeat_interleave(torch.arange(n), lengths)` numbers the 
 `owner[:, None] == owner[None]` compares all pairs, and `.tril()` cuts off the future.
 """
 
+
 # %% solution
-import torch
-
-
 def ex9_5(documents, size):
     """Return (tokens, positions, labels, mask) of a row that holds the documents."""
     lengths = [len(document) for document in documents]

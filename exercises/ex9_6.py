@@ -31,10 +31,8 @@ Hint 3: `part = order[start : start + world_size * batch_size]`, and this rank t
 and at the end `{"epoch": epoch + 1, "start": 0}`.
 """
 
+
 # %% solution
-import torch
-
-
 def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
     """Yield (this rank's indices, the state after the step) to the epoch's end."""
     state = state or {"epoch": 0, "start": 0}

@@ -16,9 +16,10 @@ The docstring has a title, fields, the task in Markdown, and three hints::
     """
 
 The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it passes``
-(at least one), ``# %% wrong: the mistake`` (at least three). The solution begins with
-imports, which all answers have. What a reader is given is made of it, if no cell
-``# %% stub`` comes first.
+(at least one), ``# %% wrong: the mistake`` (at least three). What a reader is given is
+made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``
+and ``F`` need no import: a reader gets those that the solution names, and right and
+wrong answers have all of its imports.
 
 A right or wrong answer is a function, or says how it differs from an earlier right one,
 such as the solution::
@@ -57,6 +58,12 @@ from allranks.base.paths import ROOT
 
 FOLDER = ROOT / "exercises"
 KINDS = "stub", "solution", "check", "right", "wrong"
+GIVEN = {
+    "torch": "import torch",
+    "dist": "import torch.distributed as dist",
+    "nn": "from torch import nn",
+    "F": "from torch.nn import functional as F",
+}
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
 _EDIT = re.compile(r"# ([-+~= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
@@ -157,6 +164,10 @@ def read(path: Path) -> Exercise:
     _, *parts = _CELL.split(text)
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     cells = [Cell(kind, note or "", code.strip()) for kind, note, code in triples]
+    cells = [
+        replace(cell, code=_imported(cell.code)) if cell.kind == "solution" else cell
+        for cell in cells
+    ]
     if [cell.kind for cell in cells[:1]] == ["solution"]:
         cells.insert(0, Cell("stub", "", _stub(cells[0].code)))
     kinds = [cell.kind for cell in cells]
@@ -230,6 +241,16 @@ def _completed(cells: list[Cell]) -> list[Cell]:
             cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
         found.append(cell)
     return found
+
+
+def _imported(code: str) -> str:
+    """Return a solution with the imports of what is given and what it names."""
+    own = _imports(code)
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    lines = [line for name, line in GIVEN.items() if name in used and line not in own]
+    body = "\n".join(code.splitlines()[len(own) :]).strip()
+    head = [*own, *[""] * bool(own and lines), *lines]
+    return "\n".join([*head, "", "", body]).strip()
 
 
 def _imports(code: str) -> list[str]:
