@@ -68,7 +68,7 @@ def check(answer, case):
             raise Wrong(f"you choose {got}, and it should be {want}: {why}.")
         expect("your list", got, want)
 
-    def pair(first, second, num=0):
+    def pair(first, second):
         return [("0", *first.split(", ")), ("1", *second.split(", "))]
 
     idle, busy = ("0", "9000 MiB", "0 %", "0"), ("1", "20000 MiB", "70 %", "0")
