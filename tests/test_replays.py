@@ -13,6 +13,7 @@ from tests import replays
 pytest_plugins = "pytester"
 NAMES = [f"tests/test_ch{n}_x.py" for n in range(1, 13)]
 TEST = "def test_one():\n    assert True\n\n\ndef test_two():\n    assert True\n"
+PLUGINS = "-p", "tests.replays", "-p", "no:nbval", "-p", "no:hypothesispytest"
 HEAD = "git", "rev-parse", "HEAD"
 ENDED = re.compile(r" (PASSED|FAILED) +\[")
 IMPORTS = f"{TEST}\n\ndef unused():\n    from allranks import ring\n"
@@ -60,7 +61,7 @@ def in_turn(tree: pytest.Pytester) -> set[str]:
 
 def run(tree: pytest.Pytester, *words: str) -> tuple[str, set[str]]:
     """Run the tests of a tree; return the header's line, and the files that ran."""
-    result = tree.runpytest_inprocess("-p", "tests.replays", "-v", *words)
+    result = tree.runpytest_inprocess(*PLUGINS, "-v", *words)
     head = next(line for line in result.outlines if line.startswith("replays: "))
     lines = [
         line for line in result.outlines if re.search("(PASSED|FAILED) +\\[", line)
@@ -76,7 +77,7 @@ def test_what_is_not_in_turn_is_deselected_and_counted(tree):
     said = f"0 changed, {len(chosen)} of 12 in turn (part {turn} of 10)"
     assert head == f"replays: {said}"
     assert ran == chosen | {"tests/test_law.py"}
-    result = tree.runpytest_inprocess("-p", "tests.replays")
+    result = tree.runpytest_inprocess(*PLUGINS)
     left_out = 2 * (12 - len(chosen))
     result.assert_outcomes(passed=2 * len(chosen) + 1, deselected=left_out)
 

@@ -23,6 +23,7 @@ from torch.utils.data import (
 
 from allranks.guard.datasets import (
     Fetched,
+    Sample,
     Tables,
     batch_rows,
     facts,
@@ -144,11 +145,11 @@ class DataChecks:
         self.samples, self.num_batches = [], 0
         self.tables.add_facts(own, loader)
         shares = own["replicas"] > 1 and self.tables.fresh
-        fetched = self.fetched.read(loader if shares else None)
-        table = self.exchange.integers(where, [*fetched, *own.values()])
-        # Each row has three numbers of what was fetched, and then the facts.
-        fetched, table = [row[:3] for row in table], [row[3:] for row in table]
-        rows = [dict(zip(own, row, strict=True)) for row in table]
+        sample = self.fetched.read(loader if shares else None)
+        table = self.exchange.integers(where, [*sample, *own.values()])
+        count = len(Sample._fields)
+        samples = [Sample(*row[:count]) for row in table]
+        rows = [dict(zip(own, row[count:], strict=True)) for row in table]
         codes, settings = ([r[key] for r in rows] for key in ("codes", "settings"))
         self.tables.judge(where, codes, settings)
         self.proved = self.samplers.proved(where, rows)
@@ -156,7 +157,7 @@ class DataChecks:
         self.advice = cure(self.drawn, streams=self.workers >= 0)
         self.orders.begin(loader)
         self.loads = isinstance(inner(loader), DataLoader)
-        self.fetched.judge(where, fetched)
+        self.fetched.judge(where, samples)
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
             who = names(self.exchange.ranks[i] for i in stale)

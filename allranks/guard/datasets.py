@@ -13,7 +13,7 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -464,6 +464,14 @@ def _tensor(leaf: Any) -> torch.Tensor:
     raise TypeError(type(leaf).__name__)
 
 
+class Sample(NamedTuple):
+    """What a rank tells about the samples that it read; 0 is unknown."""
+
+    digest: int = 0
+    form: int = 0  # a hash of shapes and dtypes
+    drawn_by: int = 0  # a hash of the attributes by which a rank may draw
+
+
 class Fetched:
     """Reads two samples of each data set on all ranks, and compares them.
 
@@ -475,22 +483,19 @@ class Fetched:
         self.exchange = exchange
         self.samples: list[torch.Tensor] = []  # parts of two samples
 
-    def read(self, loader: Any) -> list[int]:
-        """Return numbers for the samples, their shapes, and what a rank may draw by.
-
-        All three are 0 if there is nothing that can be compared.
-        """
+    def read(self, loader: Any) -> Sample:
+        """Read two samples, twice, and describe them if both times they are equal."""
         self.samples = []
         read_samples = reader(loader)
         try:
             first = read_samples() if read_samples else []
             again = read_samples() if read_samples else []
         except Exception:  # the data set raises it, and will raise it in the loader too
-            return [0, 0, 0]
+            return Sample()
         sizes = [tuple(x.shape) for x in first]
         equal = digest_all(first) == digest_all(again)
         if not first or not equal or sum(x.numel() for x in first) > MOST:
-            return [0, 0, 0]
+            return Sample()
         self.samples = first
         # A data set that knows its rank or seed may draw by it, and then should differ.
         own = [
@@ -499,20 +504,23 @@ class Fetched:
             if not OWN.isdisjoint(words(key))
         ]
         types = [x.dtype for x in first]
-        return [digest_all(first), number(f"{sizes} {types}"), number(str(own))]
+        form = number(f"{sizes} {types}")
+        return Sample(digest_all(first), form, number(str(own)))
 
-    def judge(self, where: str, rows: list[list[int]]) -> None:
+    def judge(self, where: str, by_rank: list[Sample]) -> None:
         """Raise if an index is not the same sample on all ranks."""
-        digests, shapes, own = ([row[i] for row in rows] for i in range(3))
-        if not all(digests) or len(set(digests)) == 1 or len(set(own)) > 1:
+        all_ranks = Sample(*map(set, zip(*by_rank, strict=True)))
+        if 0 in all_ranks.digest or len(all_ranks.digest) == 1:
             return
-        if len(set(shapes)) > 1:
+        if len(all_ranks.drawn_by) > 1:
+            return
+        if len(all_ranks.form) > 1:
             texts = self.exchange.texts(str([tuple(x.shape) for x in self.samples]))
             said = f"has the shapes {self.exchange.by_ranks(texts, ' and ')}"
             raise GuardError(f"{where}: {OTHER.format(said)}")
         flat = torch.cat([x.flatten().double() for x in self.samples])
         bits = self.exchange.bytes(where, flat.view(torch.uint8).flatten())
-        values = torch.stack([x.view(torch.float64) for x in bits])
+        values = torch.stack([x.view(torch.float64) for x in bits])  # (W, elements)
         scale = max(values.abs().max().item(), 1e-30)
         off = values.max(0).values - values.min(0).values
         if not off.max() > TOLERANCE * scale:

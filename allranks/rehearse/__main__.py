@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
             full=args.full,
         )
         try:
-            nvidia_smi.put_into(Path(folder))
+            nvidia_smi.install(Path(folder))
             killed = failures.num_killed()
             code, ended = launch.run(stage, args.command, args.timeout, folder)
             killed = failures.num_killed() - killed

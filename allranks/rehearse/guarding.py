@@ -171,7 +171,9 @@ class Guards:
         except GuardError as error:
             if error.kind != APART:
                 self._note(error, line)
-            if error.kind == SAME_NUMBERS:  # may be meant, so it goes on
+            # Equal random numbers may be meant, so the guard goes on. After any other
+            # finding, replicas that differ would be found at each step again.
+            if error.kind == SAME_NUMBERS:
                 self._observer(model).allow_same_numbers()
             else:
                 self._end(model, str(error) if error.kind == APART else "")

@@ -146,6 +146,8 @@ def _python_path(env: dict[str, str]) -> str:
 def _wait(jobs: list[subprocess.Popen], begin: float, timeout_s: float | None) -> int:
     """Wait for all nodes; return the first exit code that is not 0.
 
+    The other nodes are not waited for then: they would wait for the one that failed.
+
     Raises:
         subprocess.TimeoutExpired: if they take too long.
     """

@@ -47,7 +47,7 @@ class Run:
 
 
 def one_rank_a_gpu(job: Job) -> Broken:
-    """No two ranks of a host work on one GPU."""
+    """Check that no two ranks of a host work on one GPU."""
     users: dict[tuple[str, int], list[Record]] = {}
     for record in job:
         if record.rank is not None and record.main_gpu:
@@ -67,7 +67,7 @@ def one_rank_a_gpu(job: Job) -> Broken:
 
 
 def no_stray_memory(job: Job) -> Broken:
-    """No rank holds memory on the GPU of another."""
+    """Check that no rank holds memory on the GPU of another."""
     owners = {(r.host, r.main_gpu.physical): r.rank for r in job if r.main_gpu}
     for record in job:
         for gpu in record.gpus:
@@ -84,7 +84,7 @@ def no_stray_memory(job: Job) -> Broken:
 
 
 def no_idle_gpu(run: Run) -> Broken:
-    """Every GPU is used, by one job or another, if all processes ended well.
+    """Check that every GPU is used, by one job or another, if all processes ended well.
 
     Ranks that are started one by one, each in a rehearsal of its own, may use the rest.
     """
@@ -109,7 +109,7 @@ def no_idle_gpu(run: Run) -> Broken:
 
 
 def tensors_meet_on_their_gpu(job: Job) -> Broken:
-    """Tensors that meet in an op are on the GPU of their rank."""
+    """Check that tensors that meet in an op are on the GPU of their rank."""
     for record in job:
         for tensor in record.error.tensors if record.error else ():
             if tensor.device != f"cuda:{record.current_device}" and tensor.line:
@@ -122,7 +122,7 @@ def tensors_meet_on_their_gpu(job: Job) -> Broken:
 
 
 def device_contexts_are_entered(job: Job) -> Broken:
-    """A context manager for a device is entered."""
+    """Check that a context manager for a device is entered."""
     for record in job:
         for context in record.not_entered:
             yield (
@@ -141,7 +141,7 @@ def _in_every_step(copy: Copy, record: Record) -> bool:
 
 
 def no_copy_back_and_forth(job: Job) -> Broken:
-    """No tensor goes to the host and back to a GPU in every step."""
+    """Check that no tensor goes to the host and back to a GPU in every step."""
     for record in job:
         for copy in record.copies:
             if copy.left_at and _in_every_step(copy, record):
@@ -154,9 +154,10 @@ def no_copy_back_and_forth(job: Job) -> Broken:
 
 
 def no_wait_in_every_step(run: Run) -> Broken:
-    """No line of the reader's waits for a GPU in every step; all are one finding.
+    """Check that no line of the reader's waits for a GPU in every step.
 
-    If each pass over the data has one step, it may wait once in a pass.
+    All such lines are one finding. If each pass over the data has one step, it may wait
+    once in a pass.
     """
     waiting: set[str] = set()
     for record in run.records:
@@ -187,7 +188,7 @@ def _file_and_number(line: str) -> tuple[str, int]:
 
 
 def ranks_are_started(job: Job) -> Broken:
-    """All ranks of a job are started."""
+    """Check that all ranks of a job are started."""
     started = {r.rank for r in job if r.rank is not None}
     for record in job:
         text = record.error.text if record.error else ""
@@ -209,7 +210,7 @@ def ranks_are_started(job: Job) -> Broken:
 
 
 def gradients_are_averaged(job: Job) -> Broken:
-    """Ranks that train talk to each other between their first step and the last.
+    """Check that ranks that train send something after their first step.
 
     What goes through gloo, between tensors on the host, is not counted.
     """
@@ -227,7 +228,7 @@ def gradients_are_averaged(job: Job) -> Broken:
 
 
 def replicas_are_equal(job: Job) -> Broken:
-    """Replicas hold equal parameters after each step, in DDP or averaged by hand."""
+    """Check that replicas, in DDP or averaged by hand, hold equal parameters."""
     yield from _replicas_by_hand(job)
     replicas = [r for r in job if r.replicated]
     named = any(guard_finds(GUARD)(job))  # with the parameter, which is more
@@ -280,7 +281,7 @@ def guard_finds(kind: str) -> Callable[[Job], Broken]:
     """Return the law of what ``allranks.guard`` has found between the ranks."""
 
     def check(job: Job) -> Broken:
-        """All that must be equal on the ranks, or differ on them, does."""
+        """Yield what it has found of this kind."""
         for record in job:
             for finding in record.guard.findings if record.guard else ():
                 if finding.kind == kind:
@@ -314,7 +315,7 @@ def _repeats(row: Row) -> tuple[int, bool]:
 
 
 def no_sample_twice(job: Job) -> Broken:
-    """In training, no sample is read by two ranks, but for what fills up shares."""
+    """Check that in training no sample is read twice, but for what fills up shares."""
     for row in _rows(job):
         repeats, within = _repeats(row)
         # A sampler fills up the shares of W ranks with W - 1 samples at most.
@@ -329,7 +330,7 @@ def no_sample_twice(job: Job) -> Broken:
 
 
 def no_sample_left_out(job: Job) -> Broken:
-    """A complete epoch of training reads every sample, unless it drops the last."""
+    """Check that an epoch of training reads every sample, unless it drops the last."""
     for row in _rows(job):
         complete = all(e.finished and e.trains and not e.drop_last for e in row)
         if not complete or _repeats(row)[1]:
@@ -346,7 +347,7 @@ def no_sample_left_out(job: Job) -> Broken:
 
 
 def order_changes(job: Job) -> Broken:
-    """A shuffling DistributedSampler has another order in the next epoch."""
+    """Check that a shuffling DistributedSampler has another order in the next epoch."""
     for record in job:
         last: dict[int, Epoch] = {}  # by loader
         for epoch in record.epochs:
@@ -365,7 +366,7 @@ def order_changes(job: Job) -> Broken:
 
 
 def evaluation_counts_once(job: Job) -> Broken:
-    """In evaluation, no sample counts twice."""
+    """Check that in evaluation, no sample counts twice."""
     for row in _rows(job):
         repeats, within = _repeats(row)
         trained = any(e.trains for e in row)
@@ -386,7 +387,7 @@ def evaluation_counts_once(job: Job) -> Broken:
 
 
 def gradients_are_sent_once(job: Job) -> Broken:
-    """DDP averages gradients once in a step, not in each pass that adds to them."""
+    """Check that DDP averages gradients once in a step, and not in each pass."""
     for record in job:
         if len(record.ddp) != 1 or record.fsdp or record.num_steps < 2:
             continue  # which all_reduce belongs to which model is not known
@@ -410,7 +411,7 @@ def gradients_are_sent_once(job: Job) -> Broken:
 
 
 def sent_buffers_change(job: Job) -> Broken:
-    """DDP does not send buffers in each forward that never change."""
+    """Check that DDP does not send buffers in each forward that never change."""
     for record in job:
         for model in record.ddp:
             line = _line_of_buffers(model, record)
@@ -444,7 +445,7 @@ def _line_of_buffers(model: DdpModel, record: Record) -> str | None:
 
 
 def gradients_go_through_nccl(job: Job) -> Broken:
-    """What GPUs send each other in each step goes through NCCL."""
+    """Check that what GPUs send each other in each step goes through NCCL."""
     for record in job:
         steady = [
             call
@@ -465,7 +466,7 @@ def gradients_go_through_nccl(job: Job) -> Broken:
 
 
 def one_writer_a_file(job: Job) -> Broken:
-    """No two ranks of a host save to one file."""
+    """Check that no two ranks of a host save to one file."""
     writers: dict[tuple[str, str, str], set[int]] = {}
     for record in job:
         for file in record.saved:
@@ -485,7 +486,7 @@ def one_writer_a_file(job: Job) -> Broken:
 
 
 def saved_keys_are_the_models(job: Job) -> Broken:
-    """A saved state dict has the keys of the model, and not of its wrapper."""
+    """Check that a saved state dict has the keys of the model, without its wrapper."""
     for record in job:
         for file in record.saved:
             if file.wrapped_keys:
@@ -499,7 +500,7 @@ def saved_keys_are_the_models(job: Job) -> Broken:
 
 
 def sharding_saves_memory(job: Job) -> Broken:
-    """What FSDP shards is a part of the memory that one would miss."""
+    """Check that what FSDP shards is a part of the memory that one would miss."""
     for record in job:
         if not record.fsdp or record.num_steps < 2:
             continue

@@ -84,6 +84,8 @@ class Place(NamedTuple):
 def place() -> Place:
     """Return the reader's innermost line, what is going on, and who asked for it."""
     frame, line, doing, direct = sys._getframe(1), "", set(), True
+    # From the innermost frame outwards. The first one of the reader's is the line; what
+    # is outside of it still counts for doing, as backward may call a reader's hook.
     while frame is not None:
         owner, what = whose(frame.f_code)
         if what:

@@ -279,6 +279,7 @@ def grows(shape: Sequence[int], batch: int, fixed: Container[tuple[int, ...]]) -
         return False
     if len(shape) == 1:
         return shape[0] == batch  # a longer row may be a flat parameter
+    # (B, T, C), (heads, B, T) or (B * T, C).
     return batch in shape or (shape[0] > 0 and shape[0] % batch == 0)
 
 

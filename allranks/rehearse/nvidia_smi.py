@@ -32,7 +32,7 @@ APP = "pid", "gpu_uuid", "used_memory", "used_gpu_memory", "name", "process_name
 Row = dict[str, str]
 
 
-def put_into(folder: Path) -> None:
+def install(folder: Path) -> None:
     """Write a program of this name into a folder, which comes first in PATH."""
     path = folder / "nvidia-smi"
     path.write_text(SCRIPT.format(sys.executable), "utf8")

@@ -128,7 +128,7 @@ class Samples:
         if self.epochs or self.given_at == step or not torch.is_grad_enabled():
             return
         rows = [a.shape[0] for a in args if torch.is_tensor(a) and a.dim()]
-        if rows and module.training:
+        if rows and module.training:  # (B, ...): the first one of its tensors
             self.given_at, self.batch = step, rows[0]
             self.given.setdefault(rows[0], step)
 
@@ -138,6 +138,7 @@ class Samples:
 
     def trained(self) -> int:
         """Return the samples of the largest batch with which the optimizer stepped."""
+        # An evaluation may have a larger one, which keeps no activations for backward.
         sizes = [epoch.batch for epoch in self.epochs if epoch.trains]
         sizes += [rows for rows, step in self.given.items() if step < self.steps()]
         return max(sizes, default=0)

@@ -286,6 +286,7 @@ def shorten(text: str) -> str:
 
 
 def _shorter(text: str) -> str:
+    """Return frames without ours; of packages' frames in a row, the ends."""
     parts, row = [], []
     for frame in FRAME.finditer(text):
         path = frame["path"].replace("\\", "/")
@@ -328,11 +329,12 @@ def tell(error: BaseException, head: str = "") -> None:
 
 def _is_first(text: str, folder: str) -> bool:
     """Tell whether no process has printed this, whatever numbers its rank has in it."""
+    # Frames keep their numbers, as another line is another failure.
     same = re.sub(
         r"(?m)^(?! *File ).*", lambda line: re.sub(r"\d+", "0", line[0]), text
     )
     name = hashlib.sha256(same.encode()).hexdigest()
-    try:
+    try:  # of W ranks that fail together, one alone can make the file
         Path(folder, f"{name}.printed").touch(exist_ok=False)
     except FileExistsError:
         return False

@@ -57,6 +57,7 @@ class Traffic:
         self.note_rank()
         line, doing, _ = lines.place()
         in_backward = "backward" in doing
+        # A loop makes the same calls again and again, so a record stays small.
         key = call.op, call.num_bytes, call.group, line, in_backward
         if key not in self.collectives:
             self.collectives[key] = Collective(

@@ -9,7 +9,7 @@ from book._tools import commands
 PAGES = [p for p in sorted(ROOT.glob("book/*.md")) if "{run}" in p.read_text("utf8")]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # a page may start thirty processes
 @pytest.mark.replay("book/{page.name}")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_pages_commands_print_what_it_shows(page):

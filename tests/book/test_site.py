@@ -33,13 +33,14 @@ def test_every_link_and_anchor_leads_somewhere(trees):
     ids = {path: {tag["id"] for tag in tree(id=True)} for path, tree in trees.items()}
     broken, checked = [], 0
     for path, tree in trees.items():
+        folder = (path.parent / tree.base["href"]).parent if tree.base else path.parent
         for tag in [*tree(href=True), *tree(src=True)]:
             link = tag.get("href", tag.get("src"))
             url = urlsplit(link)
-            if url.scheme or url.netloc or link in ("#", ""):
+            if url.scheme or url.netloc or link in ("#", "") or tag.name == "base":
                 continue
             checked += 1
-            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            target = (folder / unquote(url.path)).resolve() if url.path else path
             fragment = unquote(url.fragment)
             if not target.is_file():
                 broken.append(f"{path.name}: {link} is no file")

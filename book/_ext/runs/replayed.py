@@ -37,13 +37,12 @@ def digests(root: Path) -> dict[str, str]:
     tests that start many processes; and each page of the built book.
     """
     tree, found = Tree(root), {}
-    alone = [path for pattern in ALONE for path in sorted(root.glob(pattern))]
-    for name in [
-        *executed.files(root),
-        *(p.relative_to(root).as_posix() for p in alone),
-    ]:
-        if not name.startswith("scripts/"):  # which their pages run
-            found[name] = tree.digest([name], _outcomes(root, name))
+    printed = {name: _outcomes(root / name) for name in ("clinic", "errata")}
+    for name in [*executed.files(root), *_alone(root)]:
+        folder, _, file = name.partition("/")
+        if folder != "scripts":  # which their pages run
+            outcome = printed.get(folder, {}).get(file.removesuffix(".py"))
+            found[name] = tree.digest([name], json.dumps(outcome))
     for page in sorted(root.glob("book/*.md")):
         if commands := records.commands(page.read_text("utf8")):
             found[f"book/{page.name}"] = _of_commands(tree, commands)
@@ -53,12 +52,16 @@ def digests(root: Path) -> dict[str, str]:
     return found
 
 
-def _outcomes(root: Path, name: str) -> str:
-    """Return what the cells of a specimen printed when they were recorded."""
-    path = (root / name).with_name(clinic.RECORDS)
-    if not path.is_file():
-        return ""
-    return json.dumps(json.loads(path.read_text("utf8")).get(Path(name).stem))
+def _alone(root: Path) -> list[str]:
+    """List the files that are replayed each for itself."""
+    paths = [path for pattern in ALONE for path in sorted(root.glob(pattern))]
+    return [path.relative_to(root).as_posix() for path in paths]
+
+
+def _outcomes(folder: Path) -> dict[str, dict]:
+    """Return what the cells of specimens printed when they were recorded."""
+    path = folder / clinic.RECORDS
+    return json.loads(path.read_text("utf8")) if path.is_file() else {}
 
 
 def _of_commands(tree: Tree, commands: list[records.Command]) -> str:

@@ -118,7 +118,7 @@ def front(app: Sphinx, exception: Exception | None) -> None:
     source = Path(app.outdir, FRONT)
     if exception or app.builder.name != "html" or not source.is_file():
         return
-    base = f'<base href="{FRONT}"><link rel="canonical" href="{FRONT}">'
+    base = f'<base href="{FRONT}"><link rel="canonical" href="{source.name}">'
     html = source.read_text("utf8").replace("<head>", f"<head>\n{base}", 1)
     Path(app.outdir, "index.html").write_text(html, "utf8")
 

@@ -157,16 +157,16 @@ def test_the_limit_does_not_count_a_queue_for_a_core(two, monkeypatch):
         two.run("time.sleep(2)", quiet=True, timeout=1)
 
 
-@pytest.mark.parametrize("doubt", [None, lambda at: False], ids=["none", "no"])
-def test_a_hang_without_doubt_ends_at_once(two, doubt):
+@pytest.mark.parametrize("keep_waiting", [None, lambda at: False], ids=["none", "no"])
+def test_a_hang_ends_at_once_unless_somebody_keeps_waiting(two, keep_waiting):
     """Rank 1 waits for nobody, and the report says so long before the limit."""
-    two.keep_waiting = doubt
+    two.keep_waiting = keep_waiting
     with pytest.raises(RanksError, match="rank 1 waits in"):
         two.run("if rank:\n    dist.barrier()", quiet=True, timeout=1e9)
 
 
-def test_in_doubt_ranks_go_on_until_the_limit(two):
-    """The doubt is told where all ranks wait; if it says so, they have their time."""
+def test_who_keeps_waiting_does_so_until_the_limit(two):
+    """It is told where all ranks wait; if it says so, they have their time."""
     told = []
     two.keep_waiting = lambda at: not told.append(at)
     two.stall = 0.3
@@ -179,7 +179,7 @@ def test_in_doubt_ranks_go_on_until_the_limit(two):
         two.run("time.sleep(60)", quiet=True, timeout=1)
 
 
-def test_the_report_says_what_the_doubt_was_told(two, tmp_path):
+def test_the_report_says_what_was_told(two, tmp_path):
     """A rank may move on meanwhile; the report is of the look that decided."""
     fifo = tmp_path / "door"
     os.mkfifo(fifo)

@@ -505,7 +505,7 @@ def test_nvidia_smi_says_what_is_in_use_and_the_doctor_is_content(
     for pid, host, ended in (77, here, False), (78, here, True), (79, "node1", False):
         record = records.Record(host=host, pid=pid, ended=ended, gpus=[gpu])
         records.write(record, tmp_path)
-    nvidia_smi.put_into(tmp_path)
+    nvidia_smi.install(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for variable, value in stage.environment().items():
         monkeypatch.setenv(variable, value)

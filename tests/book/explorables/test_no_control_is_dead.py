@@ -14,7 +14,7 @@ PAGES = [
     name
     for name in toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
     for path in ROOT.glob(f"{name}.*")
-    if re.search(r"`{explorable}|allranks.explorables import", path.read_text("utf8"))
+    if re.search(r"`{explorable}|allranks.topics import", path.read_text("utf8"))
 ]
 # What a reader sees of an explorable: text, pictures, the fields' values.
 SEEN = """box => box.innerHTML + [...box.querySelectorAll("input, select")]
