@@ -163,5 +163,4 @@ def ex1_3(text, need_mib):
 # %% wrong: does not look at ECC errors
 # ~ need_mib and not errors => need_mib
 # %% wrong: what has no utilisation comes behind all others
-# - found.append((100 if used is None else used, -free, gpu["index"]))
-# + found.append((999 if used is None else used, -free, gpu["index"]))
+# ~ 100 if => 999 if

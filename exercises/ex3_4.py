@@ -179,5 +179,4 @@ def ex3_4(model, path):
 # ~ == 0 => == dist.get_world_size() - 1
 # %% wrong: saves the model itself, with its class
 # ~ model.state_dict() => model
-# - model.load_state_dict(torch.load(path))
-# + model.load_state_dict(torch.load(path, weights_only=False).state_dict())
+# ~ (path) => (path, weights_only=False).state_dict()

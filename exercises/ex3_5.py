@@ -203,8 +203,7 @@ def ex3_5(run, saved=None):
 
 
 # %% wrong: shares memory with the run
-# - states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-# + states = {name: p.state_dict() for name, p in parts.items()}
+# ~ copy.deepcopy(p.state_dict()) => p.state_dict()
 # %% wrong: weights and the epoch only
 # = if saved is None:
 # =     return {"model": copy.deepcopy(run.model.state_dict()), "epoch": run.epoch}
