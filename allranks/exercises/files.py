@@ -290,11 +290,14 @@ def _edit(base: str, edits: list[tuple[str, str]]) -> str | None:
             new.append(" " * shift + line)
             continue
         was, _, now = line.partition(" =>")
-        for at, found in enumerate(old):  # after the place of the edit before
-            if was in found if sign == "~" else found.strip() == line.strip():
-                break
-        else:
+        fits = (
+            at  # in what comes after the edit before
+            for at, found in enumerate(old)
+            if (was in found if sign == "~" else found.strip() == line.strip())
+        )
+        if (at := next(fits, None)) is None:
             return None
+        found = old[at]
         shift = _indent(found) - _indent(line)
         new += old[:at]
         new += {" ": [found], "~": [found.replace(was, now[1:], 1)]}.get(sign, [])
