@@ -183,16 +183,11 @@ def ex1_4(checks, seconds):
 # %% wrong: a pool of threads, which waits for all of them when it is closed
 # + from concurrent.futures import ThreadPoolExecutor, wait
 #   report = {}
-# - for name, check in checks.items():
-# -     box = []
-# -     thread = threading.Thread(target=run, args=(check, box), daemon=True)
-# -     thread.start()
-# -     thread.join(seconds)
-# -     report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
-# + with ThreadPoolExecutor() as pool:
-# +     for name, check in checks.items():
-# +         wait([pool.submit(run, check, box := [])], seconds)
-# +         report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
+# + pool = ThreadPoolExecutor()
+# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# - thread.start()
+# ~ thread.join(seconds) => wait([pool.submit(run, check, box)], seconds)
+# ~ return report => return pool.shutdown() or report
 # %% wrong: the thread is no daemon, so Python cannot end
 # ~ (check, box), daemon=True => (check, box)
 # %% wrong: believes what the check returns
