@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from allranks.vgpu.errors import NOT_PERMITTED, refuse_index
+from allranks.vgpu.messages import NOT_PERMITTED, refuse_index
 from allranks.vgpu.sizes import from_bytes, to_bytes
 
 BLOCK_BYTES = 512
@@ -225,19 +225,24 @@ class Machine:
         key = storage._cdata
         num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
         with self._lock:
+            # Views and detached tensors share a storage, which counts once.
             if key in self._blocks:
                 return
+            # The error comes before anything is counted, so who catches it can go on.
             device.require(num_bytes, shape)
             self._count(device, num_bytes)
             self._blocks[key] = device, num_bytes
             if self.observer is not None:
                 self.observer.took(device, key, shape, num_bytes)
+            # C++ keeps a storage's Python object alive as long as its memory is in use,
+            # so the object's end is the memory's.
             weakref.finalize(storage, self._free, key).atexit = False
 
     def borrow(self, storage: torch.UntypedStorage, device: Device) -> None:
         """Note where a storage is that another process counts."""
         with self._lock:
             if storage._cdata not in self._blocks:
+                # 0 bytes: who has made the memory counts it.
                 self._blocks[storage._cdata] = device, 0
                 self._count(device, 0)
                 end = weakref.finalize(storage, self._free, storage._cdata)
@@ -259,6 +264,7 @@ class Machine:
         device.taken += num_bytes
         device.num_blocks += 1
         device.peak = max(device.peak, device.allocated)
+        # A caching allocator keeps what is freed, so it holds the peak until emptied.
         device.reserved = max(device.reserved, device.allocated)
         device.most_reserved = max(device.most_reserved, device.reserved)
 
@@ -337,6 +343,9 @@ class Machine:
     ) -> None:
         """Make devices spend seconds on an op, and log it for the last of them."""
         with self._lock:
+            # In order, as on one stream: an op begins when all its devices are free,
+            # and not before the program has issued it. Only a wait moves the program's
+            # own time.
             start = max([self.host_s, *(each.free_s for each in devices)])
             end = start + self.costs.latency_s + duration
             for each in devices:
@@ -356,6 +365,7 @@ class Machine:
             self.events.append(event)
             self.num_events += 1
             if way:
+                # The log forgets old events, and this count does not.
                 count = self.copied.setdefault((event.label, *way), [0, 0])
                 count[0], count[1] = count[0] + 1, count[1] + num_bytes
 
