@@ -61,13 +61,7 @@ def launch(
         try:
             # One torchrun per node, as on a cluster, but all of them on this machine.
             for node, (count, log) in enumerate(zip(counts, logs, strict=True)):
-                flags = [
-                    *where,
-                    "--node-rank",
-                    str(node),
-                    "--nproc-per-node",
-                    str(count),
-                ]
+                flags = [*where, f"--node-rank={node}", f"--nproc-per-node={count}"]
                 agents.append(_start(flags, path, args, log, environ))
             timed_out = not _wait(agents, timeout)
             if timed_out:

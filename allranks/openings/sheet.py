@@ -69,14 +69,11 @@ class Sheet:
     ) -> None:
         """Draw a box in a rank's colour, or grey, with lines of text in its middle."""
         color = MUTED if rank is None else RANK_COLORS[rank]
-        place = (
-            f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}" rx="5"'
-        )
-        style = (
-            f"fill:{color};fill-opacity:{strong:.4g};stroke:{color};stroke-width:1.5"
-        )
+        place = f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}"'
+        style = f"fill:{color};fill-opacity:{strong:.4g};stroke:{color}"
+        style += ";stroke-width:1.5"
         style += ";stroke-dasharray:5 4" if dashed else ""
-        self.parts.append(f'<rect {place} style="{style}"/>')
+        self.parts.append(f'<rect {place} rx="5" style="{style}"/>')
         # The first base line: the block of lines is centred, and 5 is half a letter's
         # height.
         top = y + height / 2 - (len(texts) - 1) * LINE / 2 + 5

@@ -75,11 +75,8 @@ class Loader(Explorable):
         ):
             if not low <= state[name] <= most:
                 raise ValueError(f"{name} must be {low:g} to {most:g}")
-        load, step, num_workers = (
-            state["load_ms"],
-            state["step_ms"],
-            state["num_workers"],
-        )
+        load, step = state["load_ms"], state["step_ms"]
+        num_workers = state["num_workers"]
         shared = state["cores"], state["model_on_cpu"]
         loads = sums.load_times(NUM, load, state["jitter"] / 100)
         batches = sums.simulate(
@@ -94,15 +91,15 @@ class Loader(Explorable):
             before = one.done
         allowed = sums.bounds(load, step, num_workers, *shared)
         limit = min(allowed, key=allowed.get)
+        # Without workers, the model's own process loads: nobody waits to hand over.
+        waits = 1 - loader_works / (num_workers * end) if num_workers else 0
         room = num_workers * state["prefetch_factor"]
         most = max(depth for _, depth in sums.depths(batches))
         facts = {
             "batches": [list(one) for one in batches],
             "per_s": 1000 * NUM / end,
             "model_waits": model_waits / end,
-            "workers_wait": 1 - loader_works / (num_workers * end)
-            if num_workers
-            else 0,
+            "workers_wait": waits,
             "bounds": allowed,
             "limit": limit,
             "enough": sums.enough(load, step, *shared),

@@ -52,9 +52,8 @@ class WhoIsWho(Explorable):
             if value > MOST:
                 raise ValueError(f"{value} {name} do not fit here: at most {MOST}")
         rank, node_rank, local_rank = sums.coordinates_of(nodes, rank)
-        if visible and any(
-            e.strip()[:4] in ("GPU-", "MIG-") for e in visible.split(",")
-        ):
+        entries = [entry.strip() for entry in (visible or "").split(",")]
+        if any(entry.startswith(("GPU-", "MIG-")) for entry in entries):
             raise ValueError(
                 "write indices such as 2,1: this figure knows no UUIDs and no MIG"
             )

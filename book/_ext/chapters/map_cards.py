@@ -157,10 +157,7 @@ def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> s
         if places.get(needed) in rows[0] and places.get(name) in rows[1]
     ]
     lines, tips = [], []
-    left, come = (
-        Counter(),
-        Counter(),
-    )  # lines of each card so far, out of it and into it
+    left, come = Counter(), Counter()  # lines so far, out of a card and into it
     for level, (start, end) in enumerate(sorted(edges), 1):
         color = f"var(--rank-{start % 8})"
         y = HIGH * level / (len(edges) + 1)
