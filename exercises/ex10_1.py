@@ -115,8 +115,7 @@ def ex10_1(x, generator):
 # %% wrong: rounds to the nearest
 # = return x.bfloat16()
 # %% wrong: NaN passes through the whole numbers
-# - return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
-# + return bits.view(torch.float32).bfloat16()
+# ~ torch.where(x.isfinite(), bits.view(torch.float32), x) => bits.view(torch.float32)
 # %% wrong: the noise comes from each rank's own dice
 # ~ generator=generator, dtype => dtype
 # %% wrong: noise, and then to the nearest, which rounds what it could hold

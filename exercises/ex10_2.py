@@ -163,6 +163,5 @@ def ex10_2(optimizer, state, interval):
 # %% wrong: steps with gradients that are still scaled
 # - parameter.grad /= state["scale"]
 # %% wrong: compares the largest gradient with inf
-# - bad += not parameter.grad.isfinite().all()
-# + bad = torch.maximum(bad, parameter.grad.max())
+# ~ += not parameter.grad.isfinite().all() => = torch.maximum(bad, parameter.grad.max())
 # ~ if bad => if bad == float("inf")

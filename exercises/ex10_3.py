@@ -123,6 +123,4 @@ def ex10_3(sharded, replicated, max_norm):
 # %% wrong: always scales to the threshold
 # ~ min(1.0, max_norm / norm) => max_norm / norm
 # %% wrong: a rank without shards does not call the collective
-# - dist.all_reduce(total)
-# + if sharded:
-# +     dist.all_reduce(total)
+# ~ dist.all_reduce(total) => sharded and dist.all_reduce(total)

@@ -129,13 +129,11 @@ def ex10_4(gradients, batch):
 # %% wrong: the small norms of one rank
 # ~ dist.all_reduce(squares) => squares *= dist.get_world_size()
 # %% wrong: forgets that the gradients were accumulated
-# - noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-# + noise = ((small - big) / (1 / batch - 1 / (dist.get_world_size() * batch))).mean()
+# ~ many * => dist.get_world_size() *
 # %% wrong: takes the mean gradient for G
 # ~ small.mean() - noise / batch => big.mean()
 # %% wrong: squares the mean of the norms
-# - squares = gradients.double().square().sum((1, 2))  # (steps,)
-# + squares = gradients.double().norm(dim=2).sum(1)
+# ~ square().sum((1, 2))  # (steps,) => norm(dim=2).sum(1)
 # ~ squares / many => (squares / many).square()
 # %% wrong: no rank asks the others
 # ~ dist.get_world_size() * gradients => gradients

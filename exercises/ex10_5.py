@@ -123,7 +123,8 @@ def held(value, seen):
     if isinstance(value, torch.optim.Optimizer):
         value = [value.param_groups, list(value.state.values())]
     value = list(value.values()) if isinstance(value, dict) else value
-    return sum(held(one, seen) for one in value) if type(value) in (list, tuple) else 0
+    parts = value if isinstance(value, (list, tuple)) else ()
+    return sum(held(one, seen) for one in parts)
 
 
 def check(answer, case):

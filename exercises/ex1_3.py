@@ -68,7 +68,7 @@ def check(answer, case):
             raise Wrong(f"you choose {got}, and it should be {want}: {why}.")
         expect("your list", got, want)
 
-    def pair(first, second, num=0):
+    def pair(first, second):
         return [("0", *first.split(", ")), ("1", *second.split(", "))]
 
     idle, busy = ("0", "9000 MiB", "0 %", "0"), ("1", "20000 MiB", "70 %", "0")
@@ -163,5 +163,4 @@ def ex1_3(text, need_mib):
 # %% wrong: does not look at ECC errors
 # ~ need_mib and not errors => need_mib
 # %% wrong: what has no utilisation comes behind all others
-# - found.append((100 if used is None else used, -free, gpu["index"]))
-# + found.append((999 if used is None else used, -free, gpu["index"]))
+# ~ 100 if => 999 if

@@ -105,16 +105,15 @@ def check(answer, case):
         except BaseException as error:
             kind = type(error).__name__
             raise Wrong(f"a {kind} of a check ended the doctor: {error}") from None
-        if list(expected(report)) != list(checks):
-            raise Wrong(f"the report has {list(report)}; the checks are {[*checks]}.")
-        for k, (_, want) in checks.items():
-            if report[k] != want:
+        want = {k: entry for k, (_, entry) in checks.items()}
+        expect("the report", report, want) if not isinstance(report, dict) else None
+        if list(report) != list(want):
+            raise Wrong(f"the report has {list(report)}; the checks are {[*want]}.")
+        for k, entry in want.items():
+            if report[k] != entry:
                 raise Wrong(f"""the entry of check {k!r} is {report[k]!r}; it should be
-                    {want!r}.""")
+                    {entry!r}.""")
         return report
-
-    def expected(report):
-        return report if isinstance(report, dict) else expect("the report", report, {})
 
     ask("all is well", gpus=(ok, ok), driver=(no, no))
     ask("no check at all")
@@ -184,16 +183,11 @@ def ex1_4(checks, seconds):
 # %% wrong: a pool of threads, which waits for all of them when it is closed
 # + from concurrent.futures import ThreadPoolExecutor, wait
 #   report = {}
-# - for name, check in checks.items():
-# -     box = []
-# -     thread = threading.Thread(target=run, args=(check, box), daemon=True)
-# -     thread.start()
-# -     thread.join(seconds)
-# -     report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
-# + with ThreadPoolExecutor() as pool:
-# +     for name, check in checks.items():
-# +         wait([pool.submit(run, check, box := [])], seconds)
-# +         report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
+# + pool = ThreadPoolExecutor()
+# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# - thread.start()
+# ~ thread.join(seconds) => wait([pool.submit(run, check, box)], seconds)
+# ~ return report => return pool.shutdown() or report
 # %% wrong: the thread is no daemon, so Python cannot end
 # ~ (check, box), daemon=True => (check, box)
 # %% wrong: believes what the check returns

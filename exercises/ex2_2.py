@@ -125,8 +125,7 @@ def ex2_2(outputs, device):
 
 
 # %% wrong: stacks, as if all shards were equally long
-# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-# + return torch.stack(tensors).flatten(0, 1)
+# ~ cat(tensors) if head.dim() else torch.stack(tensors) => stack(tensors).flatten(0, 1)
 # %% wrong: joins where each tensor is
 # = return torch.cat(outputs).to(device)
 # %% wrong: goes through numbers, and cuts the graph

@@ -151,8 +151,7 @@ def ex2_4(module, output_bytes, num_devices):
 # %% wrong: every element has four bytes
 # ~ t.numel() * t.element_size => 4 * t.numel
 # %% wrong: adds up the state dict, in which tied parameters stand twice
-# - sent = size(module.parameters()) + size(module.buffers()) + share
-# + sent = size(module.state_dict().values()) + share
+# ~ (module.parameters()) + size(module.buffers()) => (module.state_dict().values())
 # %% wrong: sends everything to itself as well
 # ~ num_devices - 1 => num_devices
 # %% wrong: forward only: nothing of what backward moves

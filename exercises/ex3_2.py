@@ -143,8 +143,7 @@ def ex3_2(model, saved):
 
 
 # %% wrong: trusts strict=False with shapes
-# - model.load_state_dict(fit, strict=False)
-# + model.load_state_dict(saved, strict=False)
+# ~ fit, => saved,
 # %% wrong: copies whatever can be broadcast
 # - shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
 # + shapes = {n: (a, b) for n, (a, b) in shapes.items() if not {*a} <= {1, *b}}
@@ -163,8 +162,7 @@ def ex3_2(model, saved):
 # + for name in shapes:
 # +     del saved[name]
 # %% wrong: the parameters stay, but share the file's memory
-# - own = model.state_dict()
-# + own = dict(model.named_parameters()) | dict(model.named_buffers())
+# ~ model.state_dict() => dict(model.named_parameters()) | dict(model.named_buffers())
 # - model.load_state_dict(fit, strict=False)
 # + for name in fit:
 # +     own[name].data = saved[name].to(own[name].dtype)

@@ -125,7 +125,7 @@ def resume(answer, run, before, path):
         text = str(error).split("\n")[0].partition(". This file")[0]
         raise Wrong(f"torch.load refuses the file: {text[:160]}") from None
     try:
-        expect("it", saved, taken if rank == 0 else saved)
+        expect("it", saved, taken) if rank == 0 else None
     except Wrong as error:
         raise Wrong(f"""the checkpoint changed while training went on, for it shares
             memory: {error}""") from None
@@ -203,8 +203,7 @@ def ex3_5(run, saved=None):
 
 
 # %% wrong: shares memory with the run
-# - states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-# + states = {name: p.state_dict() for name, p in parts.items()}
+# ~ copy.deepcopy(p.state_dict()) => p.state_dict()
 # %% wrong: weights and the epoch only
 # = if saved is None:
 # =     return {"model": copy.deepcopy(run.model.state_dict()), "epoch": run.epoch}

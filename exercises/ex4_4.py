@@ -137,8 +137,7 @@ def ex4_4(x):
 # ~ - mean => - (x.mean() if len(x) else 0.0)
 # %% wrong: the mean of squares minus the square of the mean, in float32
 # ~ double => float
-# - return mean, (second / num - mean**2) ** 0.5
-# + return mean, max(0, torch.tensor(second / num).sub(mean**2).item()) ** 0.5
+# ~ (second / num - mean**2) => max(0, torch.tensor(second / num).sub(mean**2).item())
 # %% wrong: divides by the number of ranks
 # ~ sums.tolist() => dist.get_world_size(), *sums.tolist()[1:]
 # ~ return mean, (second / num - mean**2) => return mean, abs(second / num - mean**2)
@@ -149,8 +148,7 @@ def ex4_4(x):
 # %% wrong: forgets the root
 # ~ .std => .var
 # %% wrong: torch.std, which divides by n - 1
-# - return whole.mean().item(), whole.std(correction=0).item()
-# + return whole.mean().item(), whole.std().item()
+# ~ (correction=0) => ()
 # %% wrong: moves the caller's samples to the mean
 # ~ x = x => given, x = x, x
 #   mean = total[0] / total[1]
@@ -161,8 +159,7 @@ def ex4_4(x):
 # = means = torch.stack([part.mean() for part in parts if len(part)])
 # = return means.mean().item(), torch.cat(parts).std(correction=0).item()
 # %% wrong: weighs the means by their counts, though a mean of nothing is NaN
-# - total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
-# + total = torch.tensor([x.mean() * len(x), len(x)], dtype=torch.float64)
+# ~ x.sum() => x.mean() * len(x)
 # %% wrong: returns the mean only
 # ~ (), (squares / total[1]).sqrt().item() => ()
 # %% wrong: divides by the number of samples of the largest rank
@@ -177,5 +174,4 @@ def ex4_4(x):
 # %% wrong: forgets that squares must be summed over the ranks too
 # - dist.all_reduce(squares)
 # %% wrong: returns (std, mean)
-# - return whole.mean().item(), whole.std(correction=0).item()
-# + return whole.std(correction=0).item(), whole.mean().item()
+# ~ mean().item(), whole.std(correction=0) => std(correction=0).item(), whole.mean()

@@ -149,8 +149,7 @@ def ex5_1(model):
 #   if weight.requires_grad:
 # +     count = torch.tensor(0.0 if weight.grad is None else 1.0)
 # +     dist.all_reduce(count)
-# - weight.grad /= dist.get_world_size()
-# + weight.grad /= count.clamp(min=1).to(weight.dtype)
+# ~ dist.get_world_size() => count.clamp(min=1).to(weight.dtype)
 # %% wrong: takes the optimizer's step too
 #   weight.grad /= dist.get_world_size()
 # + weight.data -= 0.1 * weight.grad

@@ -148,8 +148,7 @@ def ex5_2(num_samples, epoch, seed):
 # - dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
 # + dice = torch.manual_seed(seed + epoch)
 # %% wrong: shares out first, then shuffles the share
-# - order = torch.randperm(num_samples, generator=dice).tolist()
-# + order = range(num_samples)
+# ~ torch.randperm(num_samples, generator=dice).tolist() => range(num_samples)
 # - return order[rank::world_size]
 # + order = order[rank::world_size]
 # + return [order[i] for i in torch.randperm(len(order), generator=dice)]

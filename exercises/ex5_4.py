@@ -166,8 +166,7 @@ def ex5_4(model):
 # - else:
 # -     dist.broadcast(buffer, src=0)
 # %% wrong: averages a copy
-# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
-# + dist.all_reduce(buffer.double(), dist.ReduceOp.AVG)
+# ~ buffer, dist => buffer.double(), dist
 # %% wrong: puts new tensors in place of the old ones
 # = for module in model.modules():
 # =     for name, buffer in module.named_buffers(recurse=False):

@@ -152,8 +152,7 @@ def ex5_5(ddp, pieces):
 # %% wrong: all pieces in no_sync
 # ~ () if i < len(pieces) else contextlib.nullcontext() => ()
 # %% wrong: goes around DDP
-# - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-# + (F.cross_entropy(ddp.module(x), y, reduction="sum") * scale).backward()
+# ~ ddp(x) => ddp.module(x)
 # %% wrong: clears the gradients before each piece
 #   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
 # + ddp.zero_grad()

@@ -55,16 +55,16 @@ def check(answer, case):
         if len(ranks) == world_size and 1 < size < world_size:
             raise Wrong(f"its {name} is one of all {world_size} ranks.")
         if len({r // size for r in ranks}) > 1:
-            across.append(max(t.numel() for t in args if isinstance(t, torch.Tensor)))
+            sizes = (t.numel() for t in args if isinstance(t, torch.Tensor))
+            across.append(max(sizes, default=0))
 
     only(f"{ALLOWED} new_group", "use collectives of groups.")
     for name in ALLOWED.split():
         spy(dist, name, lambda *args, name=name, **kw: note(name, *args, **kw))
-    for num, dtype, nodes in CASES:
+    for n, dtype, nodes in CASES:
         size = world_size // nodes
-        case(f"{num} numbers, {nodes} nodes of {size}")
-        numbers = torch.arange(num) * 3
-        each = [(numbers + 7 * r * r).to(dtype) for r in range(world_size)]
+        case(f"{n} numbers, {nodes} nodes of {size}")
+        each = [(torch.arange(n) * 3 + 7 * r**2).to(dtype) for r in range(world_size)]
         x, total, node = each[rank].clone(), sum(each), rank // size
         across.clear()
         returned = answer(x, nodes)
@@ -80,7 +80,7 @@ def check(answer, case):
             right = [i for i, (a, b) in enumerate(parts) if torch.equal(a, b)]
             mistakes[f"Only the chunks {right} of {size} are complete."] = x
         compare(f"rank {rank}'s x", x, total, mistakes)
-        if nodes > 1 and sum(across) > (most := -(-num // size)):
+        if nodes > 1 and sum(across) > (most := -(-n // size)):
             raise Wrong(f"""the sum is right, but rank {rank} gave {sum(across)} numbers
                 to groups that span nodes; {most} are enough.""")
 

@@ -147,8 +147,7 @@ def ex8_1(weights, first_bytes, cap_bytes):
 # -     del held[dtype]
 # -     limits[dtype] = cap_bytes
 # %% wrong: only the very first bucket is small
-# - if num_bytes >= limits.get(dtype, first_bytes):
-# + if num_bytes >= limits.get(0, first_bytes):
+# ~ limits.get(dtype, first_bytes) => limits.get(0, first_bytes)
 # ~ limits[dtype] => limits[0]
 # %% wrong: counts numbers
 # ~ () * weight.element_size() => ()

@@ -137,8 +137,7 @@ def ex9_5(documents, size):
 # %% wrong: blocks that see their own future
 # ~ (owner[:, None] == owner[None]).tril() => owner[:, None] == owner[None]
 # %% wrong: positions of one long text
-# - positions = torch.cat([torch.arange(n) for n in lengths])
-# + positions = torch.arange(size)
+# ~ cat([torch.arange(n) for n in lengths]) => arange(size)
 # %% wrong: the end of a document has to guess the beginning of the next
 # - labels[:-1] = torch.where(goes_on, tokens[1:], -100)
 # + used = sum(map(len, documents))

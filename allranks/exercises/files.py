@@ -266,35 +266,43 @@ def _edited(bases: list[str], cell: Cell) -> str:
     Args:
         bases: the solution and other right answers; the first that fits is taken.
     Raises:
-        ValueError: if none has the lines to keep and to drop.
+        ValueError: if none has the lines to keep and to change.
     """
+    edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
+    if None in edits:
+        raise ValueError(f"a sign in each line of: {cell.note}")
     for base in bases:
-        old, new = base.splitlines(), []
-        shift = 0  # how much further in the answer is than the list
-        for edit in cell.code.splitlines():
-            sign, line = _EDIT.fullmatch(edit).groups()
-            if sign == "=" and old:  # the first line of another body
-                docstring = ast.parse(base).body[-1].body[0]
-                new += old[: docstring.end_lineno]
-                old, shift = [], 4
-            if sign in "+=":
-                new.append(" " * shift + line)
-                continue
-            was, _, now = line.partition(" =>")
-            fits = [
-                was in one if sign == "~" else one.strip() == line.strip()
-                for one in old
-            ]
-            if True not in fits:
-                break
-            at = fits.index(True)
-            shift = _indent(old[at]) - _indent(line)
-            new += old[: at + (sign == " ")]
-            new += [old[at].replace(was, now[1:], 1)] if sign == "~" else []
-            del old[: at + 1]
-        else:
-            return "\n".join([*new, *old])
+        if (code := _edit(base, [edit.groups() for edit in edits])) is not None:
+            return code
     raise ValueError(f"right answers with the lines to change, for: {cell.note}")
+
+
+def _edit(base: str, edits: list[tuple[str, str]]) -> str | None:
+    """Return a right answer with changes, each a sign and a line; None if one fails."""
+    old, new = base.splitlines(), []
+    shift = 0  # how much further in the answer is than the list
+    for sign, line in edits:
+        if sign == "=" and old:  # the first line of another body
+            docstring = ast.parse(base).body[-1].body[0]
+            new += old[: docstring.end_lineno]
+            old, shift = [], 4
+        if sign in "+=":
+            new.append(" " * shift + line)
+            continue
+        was, _, now = line.partition(" =>")
+        fits = (
+            at  # in what comes after the edit before
+            for at, found in enumerate(old)
+            if (was in found if sign == "~" else found.strip() == line.strip())
+        )
+        if (at := next(fits, None)) is None:
+            return None
+        found = old[at]
+        shift = _indent(found) - _indent(line)
+        new += old[:at]
+        new += {" ": [found], "~": [found.replace(was, now[1:], 1)]}.get(sign, [])
+        del old[: at + 1]
+    return "\n".join([*new, *old])
 
 
 def _indent(line: str) -> int:
