@@ -54,6 +54,7 @@ def curves(
     if not 0 < len(lines) <= len(DASHES) or not all(lines.values()):
         raise ValueError(f"1 to {len(DASHES)} lines, each with points: {list(lines)}")
     xs, ys = zip(*(point for line in lines.values() for point in line), strict=True)
+    # The logarithm of 0 would end the drawing with an error that names no number.
     for axis_log, values in (log is True, xs), (log, ys):
         if axis_log and min(values) <= 0:
             raise ValueError(f"{log=} needs numbers above 0, not {min(values)}")

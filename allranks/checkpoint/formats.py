@@ -48,6 +48,8 @@ def of_folder(path: Path) -> str:
     def any_of(pattern: str) -> str:
         return min((name for name in names if re.search(pattern, name)), default="")
 
+    # From the surest sign to the vaguest: DeepSpeed's and accelerate's folders hold
+    # .bin files, too, so a model of Hugging Face comes late.
     if ".metadata" in names:
         return DCP
     if any_of(r"\.distcp$"):

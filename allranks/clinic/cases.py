@@ -59,6 +59,7 @@ def read(path: Path) -> Specimen:
         ValueError: if it is incomplete; the message names what is missing.
     """
     title, fields, prose, cells, notes = split(path)
+    # split keeps the captured names: [before, name, text, name, text, ...].
     _, *texts = _PART.split(prose)
     parts = {n: t.strip() for n, t in zip(texts[::2], texts[1::2], strict=True)}
     signs = [_SIGN.fullmatch(line) for line in cells.get("signs", "").splitlines()]
@@ -106,6 +107,8 @@ def _faults(
     for name in PARTS[: 5 if place == QUOTED else 4]:
         if not parts.get(name):
             yield f"a paragraph that begins with {name!r}"
+    # A crash or a hang shows itself; a silent or slow failure needs a check that tells
+    # broken from fixed.
     wanted = {"broken", "fixed"}
     if place == QUOTED:
         wanted.add("quoted")
@@ -117,6 +120,7 @@ def _faults(
         yield f"no cell # %% {name}: the names are {', '.join(CELLS)}"
     if "invariant" in cells and not notes.get("invariant"):
         yield "a sentence after # %% invariant: what must hold"
+    # A silent failure says whether the guard sees it, and if it does not, why.
     if symptom == "silent" and ("guarded" in cells) != ("guard" in fields):
         yield "both a field guard and a cell # %% guarded, or neither"
     if symptom == "silent" and ("guard" in fields) == ("beyond" in fields):

@@ -21,6 +21,8 @@ def read(path: Path) -> Specimen:
     title, fields, prose, cells, commands = split(path)
     given = cells.pop("given", "")
     place, outcome = fields.get("runs on", ""), fields.get("outcome")
+    # All conditions are evaluated, but the first fault alone is told: later ones may
+    # only follow from it.
     for fault, found in {
         "a title, fields and prose": not (title and fields and prose),
         f"cells {PAIRS}, found {tuple(cells)}": tuple(cells) not in PAIRS,

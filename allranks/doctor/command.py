@@ -64,6 +64,9 @@ def main(argv: list[str] | None = None) -> int:
         lines = [f"{name:12} {why}" for name, why in whys.items()]
         print(json.dumps(whys, indent=1) if args.json else "\n".join(lines))
         return 0
+    # Under torchrun or mpirun each rank runs this, and one report per machine is
+    # enough. LOCAL_RANK alone may be left over in a shell, so torchrun's id must be
+    # there.
     local_rank = env("LOCAL_RANK") if env("TORCHELASTIC_RUN_ID") else ""
     local_rank = local_rank or env("OMPI_COMM_WORLD_LOCAL_RANK", "0")
     if integer(local_rank):
@@ -71,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     found = []
     for name in args.only:
+        # A check may take seconds, so each result is shown as soon as it is there.
         found.append(examine(name))
         if not args.json and found[-1]["status"] != "skip":
             report.show(found[-1])

@@ -74,6 +74,7 @@ def monitor(seconds: float) -> None:
     for name in COLLECTIVES.split():
         if hasattr(dist, name):
             setattr(dist, name, checked(getattr(dist, name)))
+    # DDP's reducer and FSDP's hooks call C++ themselves, past the functions above.
     steps = (DistributedDataParallel, FSDPModule)
     torch.nn.modules.module.register_module_forward_pre_hook(
         lambda module, args: check() if isinstance(module, steps) else None

@@ -71,12 +71,16 @@ def measure(case: Specimen, key: str) -> Finding:
     ):
         look = Look(tool, Path(place))
         crew.run(play._prepare, place, not num_ranks, 0)
+        # A case that makes its own group gets its limit in its text, by _with_limit;
+        # the tool would make a second group.
         if tool.attach and not (meets and tool.attach is attach.limit_groups):
             crew.run(tool.attach, *tool.args)
         crew.run_cell(given, "given", quiet=True)
         if tool.ask:
             crew.on_stall = look
         asked = tool.says != tools.MESSAGE
+        # Processes that poll for each other never stall, so a clock says when to ask
+        # them.
         crew.timeout = ASK_LIMIT_S if asked and meets else LIMIT_S
         start, error, text = time.monotonic(), None, ""
         try:

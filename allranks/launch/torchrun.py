@@ -59,6 +59,7 @@ def launch(
         where = _rendezvous(len(counts))
         agents = []
         try:
+            # One torchrun per node, as on a cluster, but all of them on this machine.
             for node, (count, log) in enumerate(zip(counts, logs, strict=True)):
                 flags = [
                     *where,
@@ -70,8 +71,11 @@ def launch(
                 agents.append(_start(flags, path, args, log, environ))
             timed_out = not _wait(agents, timeout)
             if timed_out:
+                # Before the processes are ended: their stacks say where each rank
+                # waits.
                 _dump_stacks(agents)
         finally:
+            # Also after Ctrl-C: a torchrun that is left alone keeps its ranks running.
             stop(agents)
         result, exit_codes = read(logs, counts, [a.returncode for a in agents])
     if timed_out or (check and result.exit_code):

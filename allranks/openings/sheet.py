@@ -77,6 +77,8 @@ class Sheet:
         )
         style += ";stroke-dasharray:5 4" if dashed else ""
         self.parts.append(f'<rect {place} style="{style}"/>')
+        # The first base line: the block of lines is centred, and 5 is half a letter's
+        # height.
         top = y + height / 2 - (len(texts) - 1) * LINE / 2 + 5
         for i, text in enumerate(texts):
             first = bold and not i

@@ -7,6 +7,7 @@ device, as "cuda" does in a CUDA build without GPUs. Everything else is restored
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from allranks.vgpu import device_module, generators, machine, patches
 from allranks.vgpu.cuda import cards, sync_batch_norm
 from allranks.vgpu.machine import Costs, Machine, Where
+from allranks.vgpu.patcher import Entry
 from allranks.vgpu.tensor import VirtualTensor
 
 NAME = "vgpu"
@@ -145,6 +147,7 @@ def plug_in(
     if memory is None:
         memory = model.memory or "1 GiB"
     new = Machine(num_devices, memory, costs or Costs(), kind, model)
+    # Before unplug: after a refusal, the earlier devices are still there.
     _register()
     unplug()
     for key in KEYS[kind]:
@@ -154,10 +157,14 @@ def plug_in(
             packet, _, overload = name.partition(".")
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             library.impl(name, functools.partial(_make, op))
+    machine.plugged = new  # before the patches, which ask for it
+    more: Iterable[Entry] = ()
     if kind == "cuda":
+        from allranks.vgpu.cuda.patches import patches as of_cuda
+
         _libraries.append(sync_batch_norm.register())
-    machine.plugged = new
-    patches.make()
+        more = of_cuda(patches.add)
+    patches.make(more)
     return new
 
 

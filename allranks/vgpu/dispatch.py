@@ -9,9 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from allranks.vgpu import attention, autocast, foreach, generators, kernels, same_device
-from allranks.vgpu.cuda.say import say_once
+from allranks.vgpu import autocast, foreach, generators, kernels, same_device
 from allranks.vgpu.machine import Device, is_virtual, kind
+from allranks.vgpu.messages import say_once
 from allranks.vgpu.new_tensors import NewTensors, enters_torch
 
 aten, functorch = torch.ops.aten, torch._C._functorch
@@ -102,9 +102,8 @@ def _call_here(
     where = kwargs.get("device")
     others = {key: value for key, value in kwargs.items() if key != "device"}
     with NewTensors(cls, lambda: home):
-        if (
-            attend := attention.FUNCTIONS.get(getattr(func, "__name__", ""))
-        ) is not None:
+        attend = kernels.ATTENTION.get(getattr(func, "__name__", ""))
+        if attend is not None:
             return attend(func, args, kwargs)
         made = func(*args, **others)
     if where is None:
@@ -153,6 +152,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     where = kwargs.get("device")
     if is_virtual(where):  # C++ means this device by "cpu"
         home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}
+    # An op in place returns its argument, which has to be the caller's own object.
     wrappers = {id(tensor._inner): tensor for tensor in tensors}
     inner_args, inner_kwargs = pytree.tree_map_only(
         cls, lambda tensor: tensor._inner, (args, kwargs)
@@ -173,6 +173,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     if func._schema.is_mutable:
         for tensor in tensors:
             tensor._follow()  # after transpose_, resize_, an out= of another size
+    # A view touches no memory, so it takes no time.
     if not (func.is_view or torch.Tag.inplace_view in func.tags):
         _log(home, func, inner_args, inner_kwargs, made, tensors)
         if capture is not None:
@@ -191,11 +192,13 @@ def _log(
     """Log what an op did; a result that is no tensor is copied to the host."""
     outs = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
     shape = outs[0].shape if outs else ()
+    # An op reads its inputs and writes its outputs; in place, that is the same memory.
     known = {id(t._inner) for t in tensors}
     num_bytes = sum(t.nbytes for t in tensors)
     num_bytes += sum(t.nbytes for t in outs if id(t) not in known)
     name = func.overloadpacket.__name__
     flops = _count_flops(func, args, kwargs, made)
+    # This is .item(): the program has to wait for the number.
     if func is aten._local_scalar_dense.default:
         home.machine.copy(source=home, target=None, shape=shape, num_bytes=num_bytes)
         return
@@ -244,6 +247,7 @@ def _copy(cls: type[torch.Tensor], func: Op, *args: Any, **kwargs: Any) -> torch
     for end in filter(None, ends):
         end.machine.check_plugged_in(end)
     machine = (ends[0] or ends[1]).machine
+    # Within one device it is an op that reads and writes; else it goes over a link.
     if ends[0] is ends[1]:
         machine.compute(ends[0], "copy", out.shape, num_bytes=2 * made.nbytes)
     else:

@@ -38,6 +38,7 @@ def call_by_device(
     func: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[torch.Tensor] | None:
     """Call a ``_foreach`` function once per device, and restore the results' order."""
+    # Each pair may be on two devices, so there is no group that one call could take.
     if func is torch._foreach_copy_:
         for target, source in zip(*args[:2], strict=True):
             target.copy_(source, *args[2:], **kwargs)
@@ -49,6 +50,7 @@ def call_by_device(
     if len(rows) == 1:
         return func(*args, **kwargs)
 
+    # A list as long as the first is cut, too; anything else is common to all groups.
     def pick(arg: Any, wanted: list[int]) -> Any:
         listed = isinstance(arg, (list, tuple)) and len(arg) == len(first)
         return [arg[index] for index in wanted] if listed else arg

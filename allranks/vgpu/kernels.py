@@ -1,17 +1,19 @@
 """Where CUDA has other kernels than the CPU: one that is missing, slow, or too many.
 
 In 16 bits, what the CPU lacks, or takes hundreds of times as long for as for 32, is
-computed in fp32 and rounded once, which is also what a GPU does.
+computed in fp32 and rounded once, which is also what a GPU does. Attention that only
+GPUs have a kernel for is computed by the CPU's own.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from allranks.vgpu.errors import refusal
 from allranks.vgpu.machine import kind
+from allranks.vgpu.messages import refusal
 
 aten = torch.ops.aten
 SLOW = {aten.convolution.default, aten.convolution_backward.default}  # in fp16
@@ -32,6 +34,8 @@ FLOATING = {  # what CUDA has for floating-point numbers only, and its kernels' 
 NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int16: "Short"}
 NAMES |= {torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}
 HALF = torch.float16, torch.bfloat16
+SDPA_OF_GPUS = {SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION}
+SDPA_OF_CPUS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 NO_KERNEL = "'CPU' backend"  # in torch's words for an op that has none here
 
 
@@ -63,3 +67,25 @@ def _in_fp32(func: Callable, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
     )
     made = func(*wide, **more)
     return pytree.tree_map_only(torch.Tensor, lambda t: t.to(dtype), made)
+
+
+def attend(func: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run scaled_dot_product_attention, also if no kernel of the CPU's is allowed."""
+    allowed = set(_cur_sdpa_kernel_backends())
+    if allowed & SDPA_OF_GPUS and not allowed & {*SDPA_OF_CPUS}:
+        with sdpa_kernel(SDPA_OF_CPUS):
+            return func(*args, **kwargs)
+    return func(*args, **kwargs)
+
+
+def flex(func: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run flex_attention op by op, as it is defined; torch would compile its parts."""
+    from torch._higher_order_ops.flex_attention import math_attention
+
+    return math_attention(*args, **kwargs)
+
+
+ATTENTION = {
+    "scaled_dot_product_attention": attend,
+    "flex_attention": flex,
+}

@@ -6,22 +6,146 @@ Time is modelled: each device runs its ops one after another, as a CUDA stream d
 an op takes as long as :class:`Costs` says. Nothing here measures this computer.
 """
 
+import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
-from allranks.vgpu.devices import Costs, Device, Event, Where
-from allranks.vgpu.errors import NOT_PERMITTED, refuse_index
-from allranks.vgpu.sizes import to_bytes
+from allranks.vgpu.messages import NOT_PERMITTED, refuse_index
+from allranks.vgpu.sizes import from_bytes, to_bytes
 
 BLOCK_BYTES = 512
 KINDS = ("vgpu", "cuda")  # what devices may be called
 LOG_EVENTS = 2**16  # the last ones, some 30 MB, are kept; but all copies are counted
+Where = torch.device | str | int | None  # names a device; None is the current one
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The declared speeds behind the modelled clock: round numbers of no product.
+
+    An op takes ``latency_s`` plus the longer of its arithmetic and its memory traffic.
+    A copy takes ``latency_s`` plus its bytes over the link.
+
+    Args:
+        flops: floating-point operations per second; a multiply-add counts as two.
+        memory: bytes per second that a device reads and writes in its own memory.
+        link: bytes per second between two devices, or a device and the host.
+        latency_s: seconds to start an op or a copy.
+    """
+
+    flops: float = 10e12
+    memory: float = 500e9
+    link: float = 16e9
+    latency_s: float = 5e-6
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value >= 0 or (name != "latency_s" and value == 0):
+                raise ValueError(f"Costs({name}={value}): must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One op on a device, or one copy between two places. Times are modelled."""
+
+    device: str
+    op: str
+    shape: tuple[int, ...]
+    start_s: float
+    end_s: float
+    num_bytes: int  # read and written by an op, moved by a copy
+    source: str | None = None  # copies only: "cpu", "vgpu:0", "cuda:0", ...
+    target: str | None = None
+    label: str = ""
+
+
+@dataclass(eq=False)
+class Device:
+    """One virtual GPU, with its sizes in bytes."""
+
+    index: int
+    capacity: int
+    machine: "Machine" = field(repr=False)
+    physical: int = 0  # its index before CUDA_VISIBLE_DEVICES renumbers
+    allocated: int = 0
+    peak: int = 0
+    reserved: int = 0  # by a caching allocator: the peak since it was last emptied
+    most_reserved: int = 0
+    limit: int = 0  # bytes that the process may use, if it has set that itself
+    taken: int = 0  # by all allocations ever made
+    num_blocks: int = 0
+    num_ooms: int = 0
+    free_s: float = 0.0  # when it has done everything that it was given
+    busy_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.machine.kind}:{self.index}"
+
+    def __deepcopy__(self, memo: dict) -> "Device":
+        """Return the device itself: a tensor's copy is on the same one."""
+        return self
+
+    def require(self, num_bytes: int, shape: Sequence[int] = ()) -> None:
+        """Raise torch.OutOfMemoryError unless a number of additional bytes fits.
+
+        An observer gets the shape of the tensor that they are for.
+        """
+        room = self.limit or self.capacity
+        if self.allocated + num_bytes > room:
+            self.num_ooms += 1
+            if self.machine.observer is not None:
+                self.machine.observer.lacks(self, shape, num_bytes)
+            free = from_bytes(room - self.allocated)
+            if self.machine.kind == "cuda":
+                raise torch.OutOfMemoryError(self._cudas_sentence(num_bytes, free))
+            raise torch.OutOfMemoryError(
+                f"vGPU out of memory. Tried to allocate {from_bytes(num_bytes)}. "
+                f"{self} has a total capacity of {from_bytes(self.capacity)} of which "
+                f"{free} is free. {from_bytes(self.allocated)} is allocated by PyTorch."
+            )
+
+    def _cudas_sentence(self, num_bytes: int, free: str) -> str:
+        """Return what CUDA's allocator says; scripts look for its first words."""
+        taken = from_bytes(self.allocated)
+        return (
+            f"CUDA out of memory. Tried to allocate {from_bytes(num_bytes)}. GPU "
+            f"{self.index} has a total capacity of {from_bytes(self.capacity)} of "
+            f"which {free} is free. Process {os.getpid()} has {taken} memory in use. "
+            f"Of the allocated memory {taken} is allocated by PyTorch, and 0 bytes is "
+            "reserved by PyTorch but unallocated."
+        )
+
+
+class Observer(Protocol):
+    """What a machine tells, as it happens; a rehearsal's recorder listens."""
+
+    def took(
+        self, device: Device, key: int, shape: Sequence[int], num_bytes: int
+    ) -> None:
+        """A storage was made, for a tensor of a shape; key is its address."""
+
+    def frees(self, device: Device, key: int) -> None:
+        """A storage is about to be freed; it still counts."""
+
+    def lacks(self, device: Device, shape: Sequence[int], num_bytes: int) -> None:
+        """A storage does not fit; the error follows."""
+
+    def copied(
+        self,
+        source: str,
+        target: str,
+        num_bytes: int,
+        wait: bool,
+        ends: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> None:
+        """Bytes are moved between two places; the two tensors are on the CPU."""
 
 
 class Machine:
@@ -55,7 +179,7 @@ class Machine:
         self.plugged_in = True
         self.user: int | None = None  # the process that took CUDA into use
         self.settled = False  # whether CUDA_VISIBLE_DEVICES has been read
-        self.observer: Any = None  # see rehearse.recorder
+        self.observer: Observer | None = None
         self.capture: Any = None  # has before() and after(): a CUDA graph's
         self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
         self._lock = threading.RLock()  # reentrant, since a free may interrupt a count
@@ -101,19 +225,24 @@ class Machine:
         key = storage._cdata
         num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
         with self._lock:
+            # Views and detached tensors share a storage, which counts once.
             if key in self._blocks:
                 return
+            # The error comes before anything is counted, so who catches it can go on.
             device.require(num_bytes, shape)
             self._count(device, num_bytes)
             self._blocks[key] = device, num_bytes
             if self.observer is not None:
                 self.observer.took(device, key, shape, num_bytes)
+            # C++ keeps a storage's Python object alive as long as its memory is in use,
+            # so the object's end is the memory's.
             weakref.finalize(storage, self._free, key).atexit = False
 
     def borrow(self, storage: torch.UntypedStorage, device: Device) -> None:
         """Note where a storage is that another process counts."""
         with self._lock:
             if storage._cdata not in self._blocks:
+                # 0 bytes: who has made the memory counts it.
                 self._blocks[storage._cdata] = device, 0
                 self._count(device, 0)
                 end = weakref.finalize(storage, self._free, storage._cdata)
@@ -135,6 +264,7 @@ class Machine:
         device.taken += num_bytes
         device.num_blocks += 1
         device.peak = max(device.peak, device.allocated)
+        # A caching allocator keeps what is freed, so it holds the peak until emptied.
         device.reserved = max(device.reserved, device.allocated)
         device.most_reserved = max(device.most_reserved, device.reserved)
 
@@ -213,6 +343,9 @@ class Machine:
     ) -> None:
         """Make devices spend seconds on an op, and log it for the last of them."""
         with self._lock:
+            # In order, as on one stream: an op begins when all its devices are free,
+            # and not before the program has issued it. Only a wait moves the program's
+            # own time.
             start = max([self.host_s, *(each.free_s for each in devices)])
             end = start + self.costs.latency_s + duration
             for each in devices:
@@ -232,6 +365,7 @@ class Machine:
             self.events.append(event)
             self.num_events += 1
             if way:
+                # The log forgets old events, and this count does not.
                 count = self.copied.setdefault((event.label, *way), [0, 0])
                 count[0], count[1] = count[0] + 1, count[1] + num_bytes
 

@@ -26,7 +26,7 @@ from allranks.vgpu import (
     subclasses,
 )
 from allranks.vgpu.machine import Where, current, is_virtual
-from allranks.vgpu.replaced import Replaced
+from allranks.vgpu.patcher import Entry, Patcher
 from allranks.vgpu.tensor import VirtualTensor
 
 _rebuild_tensor = torch._utils._rebuild_tensor
@@ -160,17 +160,12 @@ PATCHES = [
     ),
 ]
 PACKAGE = (-1, tag, restore)  # comes before torch's own, which begin at 10
-replaced = Replaced()
+_patcher = Patcher()
 
 
-def make() -> None:
-    """Apply all patches."""
-    face: Iterable[tuple[Any, str, Any]] = ()
-    if current().kind == "cuda":
-        from allranks.vgpu.cuda.face import patches
-
-        face = patches()
-    entries = [*PATCHES, *face]
+def make(more: Iterable[Entry] = ()) -> None:
+    """Apply all patches, and those that the kind of device needs in addition."""
+    entries = [*PATCHES, *more]
     # Code that torch.jit compiles calls them, too. Its table knows a function by its
     # address, so a row that stayed would soon be that of any other function.
     table = _builtins._get_builtin_table()
@@ -179,12 +174,17 @@ def make() -> None:
         for owner, name, new in entries
         if owner is torch and (op := _builtins._find_builtin(getattr(torch, name, 0)))
     ]
-    replaced.apply([*entries, *rows])
+    _patcher.apply([*entries, *rows])
     sharing.register()
     torch.serialization.register_package(*PACKAGE)
 
 
+def add(more: Iterable[Entry]) -> None:
+    """Apply some patches later, until all are undone."""
+    _patcher.apply(more)
+
+
 def undo() -> None:
     """Undo all patches."""
-    replaced.undo()
+    _patcher.undo()
     torch.serialization._package_registry.remove(PACKAGE)

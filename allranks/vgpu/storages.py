@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from allranks.vgpu.devices import Device, Where
-from allranks.vgpu.machine import current
+from allranks.vgpu.machine import Device, Where, current
 
 _thread = threading.local()
 _own_resize, _own_clone = torch.UntypedStorage.resize_, torch.UntypedStorage.clone

@@ -14,8 +14,8 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from allranks.vgpu import dispatch
-from allranks.vgpu.errors import refusal
 from allranks.vgpu.machine import Device, Where, is_virtual
+from allranks.vgpu.messages import refusal
 
 OWN = {"_inner", "_home", "_is_param"}  # attributes of the class, not the user's
 

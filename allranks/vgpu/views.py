@@ -102,8 +102,10 @@ def _lanes(
         frame = f'x="{LEFT}" y="{y}" width="{room - 2:g}" height="28"'
         style = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
         parts.append(f"<rect {frame} {style}/>")
+        # A copy is drawn on both of its devices, since both are busy with it.
         for event in _stretches(events, device):
             x = LEFT + (event.start_s - begin) / span * (room - 2)
+            # An op of microseconds still gets half a pixel.
             width = max(0.5, (event.end_s - event.start_s) / span * (room - 2))
             place = f'x="{x:.2f}" y="{y}" width="{width:.2f}" height="28"'
             if event.source is not None:
@@ -118,6 +120,7 @@ def _lanes(
     x, y = LEFT, 12 + len(devices) * ROW
     for name, color in colors.items():
         needed = 34 + 8 * len(name or "work")
+        # The legend goes on in a new line where the next name would not fit.
         if x > LEFT and x + needed > LEFT + room:
             x, y = LEFT, y + 20
         swatch = f'<rect x="{x}" y="{y - 10}" width="12" height="12"'

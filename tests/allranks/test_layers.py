@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from allranks.base.paths import PACKAGE, ROOT
@@ -92,20 +93,29 @@ def dotted(path: Path) -> str:
     return ".".join(parts if len(parts) == 1 else [p for p in parts if p != "__init__"])
 
 
-def imported(path: Path) -> set[str]:
-    """List the layers that a file imports, at its top and inside functions."""
+NAMES = {dotted(path) for path in MODULES}
+
+
+def modules_imported(path: Path) -> set[str]:
+    """List the modules of ours that a file imports, at its top and inside functions."""
     modules = set()
     for node in ast.walk(ast.parse(path.read_text("utf8"))):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: write allranks.LAYER in full"
-            modules.add(node.module)
-            if node.module in ("allranks", "allranks.topics"):  # a layer, or a name
-                modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+            for alias in node.names:  # a module of a package, or a name in a module
+                name = f"{node.module}.{alias.name}"
+                of_package = node.module == "allranks"
+                is_module = of_package or name.removeprefix("allranks.") in NAMES
+                modules.add(name if is_module else node.module)
     ours = {m.partition(".")[2] for m in modules if m.startswith("allranks.")}
-    ours = {"live" if module == "Ranks" else module for module in ours}
-    return {layer(module) for module in ours} - {layer(dotted(path))}
+    return {"live" if module == "Ranks" else module for module in ours}
+
+
+def imported(path: Path) -> set[str]:
+    """List the layers that a file imports, other than its own."""
+    return {layer(module) for module in modules_imported(path)} - {layer(dotted(path))}
 
 
 def test_each_module_imports_only_what_its_layer_may():
@@ -133,6 +143,16 @@ def test_the_table_has_no_circle_and_no_layer_that_is_gone():
         assert set(may) <= above, name
         above.add(name)
     assert above == {layer(dotted(path)) for path in MODULES}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Not within a layer either: a circle is one module that was cut in two.
+
+    Raises CycleError, which names the modules of a circle.
+    """
+    graph = {dotted(path): modules_imported(path) for path in MODULES}
+    assert sum(map(len, graph.values())) > 500
+    TopologicalSorter(graph).prepare()
 
 
 def test_each_module_holds_one_idea():

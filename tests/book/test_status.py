@@ -11,7 +11,7 @@ from bs4 import BeautifulSoup
 from nbformat import v4
 
 from allranks.base.paths import ROOT
-from book._ext.runs import executed, replayed, status
+from book._ext.runs import executed, inputs, replayed, status
 from book._tools import execute
 
 
@@ -196,3 +196,22 @@ def test_examples_in_docstrings_hold():
     result = doctest.testmod(executed)
     assert result.attempted
     assert not result.failed
+
+
+def test_a_file_of_tests_needs_what_it_imports_starts_names_and_lists():
+    """Its inputs are the modules, scripts, pages and records that it works with."""
+    tree = inputs.Tree(ROOT)
+    needs = tree.needs("tests/test_ch5_ddp.py")
+    assert needs > {"book/ch5_ddp.md", "notebooks/ch5_ddp.ipynb", "scripts/ch5_ddp.py"}
+    assert needs > {
+        "scripts/job.py",
+        "allranks/launch/torchrun.py",
+        "tests/conftest.py",
+    }
+    assert not {n for n in tree.needs("tests/test_ch7_measure.py") if "vgpu" in n}
+    assert "allranks/live/worker.py" in tree.needs("clinic/saved-view.py")
+    assert "allranks/guard/guard.py" in tree.needs("tests/allranks/guard/test_guard.py")
+    lists_all = tree.needs("tests/allranks/live/test_again.py")
+    assert {n for n in executed.files(ROOT) if n.startswith("notebooks")} <= lists_all
+    figure = tree.needs("tests/book/explorables/test_batches.py")
+    assert "allranks/topics/batches/figure.js" in figure

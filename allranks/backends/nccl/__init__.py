@@ -7,7 +7,7 @@ another backend. Speed and NCCL's own faults are not rehearsed.
 """
 
 from allranks.backends.nccl.calls import Call, watch, watch_others
-from allranks.backends.nccl.face import install, uninstall
+from allranks.backends.nccl.patches import install, uninstall
 from allranks.backends.nccl.watchdog import set_patience
 
 __all__ = ["Call", "install", "set_patience", "uninstall", "watch", "watch_others"]

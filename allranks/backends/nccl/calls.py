@@ -54,11 +54,14 @@ class Call:
         peer: int | None,
     ) -> "Call":
         """Describe a call by its tensors; ``peer`` is a rank of the group."""
+        # c10d knows a group's members as {rank in the job: place in the group}.
         ranks = dist.distributed_c10d._world.pg_group_ranks.get(group) or {}
         by_place = {place: rank for rank, place in ranks.items()}
         first = [*inputs, *outputs][0]
         return cls(
             op=op,
+            # all_gather puts out W times what goes in, reduce_scatter the reverse; the
+            # larger side is what nccl-tests calls the size.
             num_bytes=max(sum(t.nbytes for t in side) for side in (inputs, outputs)),
             shapes=tuple(tuple(tensor.shape) for tensor in inputs),
             dtype=first.dtype,

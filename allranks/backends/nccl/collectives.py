@@ -113,6 +113,7 @@ def reduce_(
 
     def launch() -> Any:
         row = flat(tensors[0])
+        # NCCL leaves the tensors of all ranks but the root as they are.
         row = row if nccl.rank() == root else row.clone()
         if factor is not None:
             row.mul_(factor)
@@ -223,6 +224,7 @@ def _reduce_scatter_base_(
 
     def launch() -> Any:
         whole, row = flat(tensor), flat(output)
+        # PREMUL_SUM multiplies before the sum; the caller's input stays as it is.
         whole = whole if factor is None else whole * factor
         options = nccl.configure(c10d.ReduceScatterOptions(), timeout)
         options.reduceOp = reduce_op

@@ -21,10 +21,10 @@ from torch._C import _distributed_c10d as c10d
 
 from allranks.backends.nccl import agreement, rules, watchdog
 from allranks.backends.nccl.calls import Call, tell
-from allranks.backends.nccl.extras import Extras
 from allranks.backends.nccl.meeting import Meeting
+from allranks.backends.nccl.stubs import Stubs
 from allranks.backends.nccl.work import NcclWork, explained
-from allranks.vgpu.errors import refusal
+from allranks.vgpu.messages import refusal
 
 MOST_WORKS = 256  # that nobody has waited for, of which the last ones are kept
 _own_register = dist.ProcessGroup._register_backend
@@ -47,7 +47,7 @@ class Options:
         self.group_name = ""
 
 
-class ProcessGroupNCCL(Extras, dist.ProcessGroupGloo):
+class ProcessGroupNCCL(Stubs, dist.ProcessGroupGloo):
     """A backend of c10d that obeys NCCL's rules.
 
     Args:
@@ -158,11 +158,14 @@ class ProcessGroupNCCL(Extras, dist.ProcessGroupGloo):
             self._meeting.hold(home)
         call = Call.of(op, inputs, outputs, group, self._count(peer), async_op, peer)
         tell(call)
+        # NCCL would hang, or add up what does not belong together, where ranks call
+        # different things; here they compare first, and say what each one calls.
         if peer is None and self.size() > 1:
             same = f"{call.num_in}" if same is None else same
             self._agree(call, agreement.what(call, same), timeout_ms)
         shape, num_bytes = outputs[0].shape if outputs else (), call.num_bytes
         home.machine.compute(home, f"nccl:{op}", shape, num_bytes=num_bytes)
+        # From here gloo's threads work on; the work that is returned waits for them.
         started = launch()
         works = started if isinstance(started, list) else [started] if started else []
         timeout = self._timeout(timeout_ms)

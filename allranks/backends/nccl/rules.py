@@ -53,6 +53,8 @@ def check(tensors: Sequence[torch.Tensor], message: bool = False) -> list[Device
         TypeError: if NCCL does not know the dtype, or there are several.
     """
     for tensor in tensors:
+        # In the order of c10d's own checks: the first broken rule is the one that is
+        # named.
         if not isinstance(tensor, VirtualTensor):
             raise ValueError("Tensors must be CUDA and dense")
         if not _is_contiguous(tensor):

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Work
 
 from allranks.backends.nccl import watchdog
 from allranks.backends.nccl.calls import Call
-from allranks.vgpu.errors import refusal
+from allranks.vgpu.messages import refusal
 
 OPS = {  # as WorkNCCL prints them
     "all_reduce": "ALLREDUCE",
@@ -169,6 +169,8 @@ def explained(
     if isinstance(error, dist.DistBackendError):
         return error
     if any(sign in text.lower() for sign in TIMED_OUT):
+        # A rehearsal may wait less than the script asked for, so that nobody waits for
+        # half an hour; the sentence is the one that a real job prints at its own limit.
         asked_ms = round(timeout.total_seconds() * 1000)
         waited_s = time.monotonic() - start
         ran_ms = max(asked_ms, round(waited_s * 1000))

@@ -54,6 +54,8 @@ class Arrivals(Explorable):
         begins, waits = sums.waits(seconds, TIMEOUT)
         present = [rank for rank, at in enumerate(arrives) if at is not None]
         absent = [rank for rank, at in enumerate(arrives) if at is None]
+        # Each rank comes with its own number, and all_reduce adds them up, but only
+        # once all ranks have called it.
         holds = list(range(WORLD_SIZE))
         if not absent:
             holds = [sum(holds)] * WORLD_SIZE

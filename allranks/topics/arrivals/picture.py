@@ -43,12 +43,14 @@ def lanes(
                 f'<rect x="{until:g}" y="{y}" width="{wait * scale:g}" height="32" '
                 'fill="none" stroke="currentColor" stroke-dasharray="2 3"/>'
             )
+            # The word does not fit into a shorter box.
             if wait * scale > 50:
                 middle = until + wait * scale / 2
                 parts.append(write(middle, y + 21, "waits", size=13))
             line = f"rank {rank}: calls it after {at:g} s, waits {round(wait, 3):g} s"
         parts.append(write(WIDTH - 4, y + 23, f"holds {value}", "end"))
         lines.append(f"{line}, holds {value}")
+    # The collective begins when the last rank comes, so not at all if one never does.
     if begins is not None:
         x = LEFT + begins * scale
         parts.append(

@@ -71,6 +71,7 @@ class Sampler(Explorable):
             if whole(name, state[name], low) > most:
                 raise ValueError(f"{name} must be at most {most}, not {state[name]}")
         ranks, size = range(state["world_size"]), state["batch_size"]
+        # A sampler that is never told the epoch shuffles as in epoch 0 for ever.
         told = state["epoch"] if state["set_epoch"] else 0
         samplers = [_sampler(state, rank, told) for rank in ranks]
         indices = [list(sampler) for sampler in samplers]
@@ -86,6 +87,8 @@ class Sampler(Explorable):
             "global_batch": global_batch_size(size, len(ranks)),
             "batches": batches,
             "repeated": [i for i in everything if reads[i] > 1],
+            # A sample can get lost twice: the sampler hands it to no rank (drop_last),
+            # or the loader drops the short last batch that it is in.
             "left_out": {
                 "sampler": [i for i in everything if i not in handed_out],
                 "loader": [i for i in everything if i in handed_out and not reads[i]],

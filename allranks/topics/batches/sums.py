@@ -104,4 +104,6 @@ def scaled_lr(
     ratio = whole("batch", batch, low=1) / whole("base_batch", base_batch, low=1)
     if rule not in ("linear", "sqrt"):
         raise ValueError(f"rule must be 'linear' or 'sqrt', not {rule!r}")
+    # With SGD, one step of k times the batch replaces k steps. Adam divides by the
+    # gradient's noise, which only falls with the root of k.
     return base_lr * (ratio if rule == "linear" else math.sqrt(ratio))

@@ -102,6 +102,8 @@ class Buckets(Explorable):
         )
         seen = None
         if trace is not None:
+            # In ms. Collectives may overlap each other, so their time is that of their
+            # union; exposed is what no computing covers.
             busy, sent = trace["compute"], trace["comm"]
             seen = {
                 "compute": sum(b - a for a, b in busy) / 1e3,
@@ -147,6 +149,7 @@ class Buckets(Explorable):
         if not 2 <= size <= MOST_RANKS:
             raise ValueError(f"world_size must be 2 to {MOST_RANKS} to be really run")
         num_bytes = sum(layer[1] for layer in facts["layers"])
+        # Backward computes twice what forward does, so a step is three forwards.
         mflop = 3 * self.batch_size * sum(layer.mflop for layer in layers)
         if num_bytes > MOST_BYTES or mflop > MOST_MFLOP:
             raise ValueError(
@@ -209,6 +212,7 @@ def cases() -> list[dict]:
     chosen = [(name, "") for name in models.MODELS]
     chosen += [("own", layers) for layers in own]
     trace = {"compute": [[0, 2.5], [3, 7]], "comm": [[2, 4, "a"], [6, 9.25, "b"]]}
+    # Taken in turn, so that the cases do not triple.
     traced = itertools.cycle([None, trace, None])
     bad = ["", "1:2,", "x:1", "0:1", "1:-1", "1:1e3", "9:1;2:1", "1:2," * 40, "1"]
     good = Buckets().state | {"trace": None}
@@ -231,4 +235,5 @@ def cases() -> list[dict]:
         states += [{**good, name: value} for value in values]
     for number in range(90):
         states.append({**good, "batch_size": number + 1, "bucket_cap_mb": number / 3})
+    # A test of refusals takes the last 40 states, so these have to be the wrong ones.
     return states[-90:] + states[:-90]

@@ -81,6 +81,7 @@ def layers_of(model: str, text: str = "") -> list[Layer]:
     parts = text.split(",")
     if len(parts) > MOST_LAYERS:
         raise ValueError(f"{len(parts)} layers are too many: at most {MOST_LAYERS}")
+    # In the order of forward; DDP fills its buckets from the last layer on.
     layers = []
     for i, part in enumerate(parts):
         if not (match := LAYER.fullmatch(part)):

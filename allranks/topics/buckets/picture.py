@@ -22,6 +22,7 @@ def timeline(title: str, step: Step) -> Picture:
         ("compute", [("forward", 0.0, step.forward)]),
         ("all_reduce", [(f"{i}", *b[3:]) for i, b in enumerate(step.buckets)]),
     ]
+    # Backward begins with the last layer, and step.layers is in that order.
     lanes[0][1].extend((name, start, end) for name, _, start, end in step.layers)
     parts = []
     for row, (label, spans) in enumerate(lanes):
@@ -32,6 +33,7 @@ def timeline(title: str, step: Step) -> Picture:
             x, width = LEFT + start * scale, (end - start) * scale
             place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BOX}"'
             parts.append(f'<rect {place} style="{style}"/>')
+            # A digit or letter is about 8 units wide.
             if 8 * len(name) < width:
                 parts.append(write(round(x + width / 2, 1), y + 18, name, size=13))
     end = LEFT + step.computed * scale

@@ -88,6 +88,7 @@ def assign(sizes: Sequence[int], first: int, other: int) -> list[list[int]]:
     for i, size in enumerate(sizes):
         current.append(i)
         held += size
+        # The first cap is smaller, so that the network starts early in backward.
         if held >= cap:
             buckets.append(current)
             current, held, cap = [], 0, other
@@ -123,8 +124,11 @@ def step(
     now, spans, sizes, owners = forward, [], [], []
     for i in reversed(range(len(layers))):
         name, numbers, mflop = layers[i]
+        # Backward multiplies twice where forward multiplies once: for the gradient of
+        # the input, and for those of the weights.
         end = now + 2e6 * mflop * batch_size / flops
         spans.append((name, 4 * sum(numbers), now, end))
+        # float32; and within a layer, too, the last parameter is ready first.
         sizes += [4 * number for number in reversed(numbers)]
         owners += [len(spans) - 1] * len(numbers)
         now = end
@@ -132,6 +136,7 @@ def step(
     for members in assign(sizes, *cap_bytes):
         num_bytes = sum(sizes[i] for i in members)
         ready = spans[owners[members[-1]]][3]
+        # Collectives of one group run one after another.
         start = max(ready, free)
         messages = 2 * (world_size - 1) * alpha
         free = start + messages + ring_bytes(world_size, num_bytes) / bandwidth

@@ -44,6 +44,7 @@ def lanes(text: str) -> dict:
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         start, length, name = event.get("ts"), event.get("dur"), event.get("name")
+        # A file of somebody else's: what does not fit is passed over.
         if _number(start) and _number(length) and length >= 0 and isinstance(name, str):
             kind = str(event.get("cat"))
             spans[kind if kind in spans else ""].append((start, start + length, name))
@@ -62,6 +63,8 @@ def lanes(text: str) -> dict:
         )
     if not compute:
         raise ValueError("no backward pass in it: profile loss.backward() too")
+    # From the end, as the first steps are warm-up; a step in which one of the lanes is
+    # empty was not recorded to its end.
     for begin, end, name in sorted(marks, reverse=True):
         both = [[s for s in lane if begin <= s[0] < end] for lane in (compute, comm)]
         if name.startswith("ProfilerStep#") and all(both):
@@ -73,6 +76,7 @@ def lanes(text: str) -> dict:
     length = max(s[1] for s in compute + comm) - zero
     busy = union(compute)
     if len(busy) > MOST:
+        # Thousands of short kernels: a gap that is thinner than a line is closed.
         busy = union(compute, gap=length / MOST)
     info = trace.get("distributedInfo")
     ranks = info.get("world_size") if isinstance(info, dict) else None

@@ -102,6 +102,8 @@ def fastest(
     for name in FORMULAS[collective]:
         steps, share = cost(collective, name, world_size)
         lines.append((steps * alpha, share / bandwidth, name))
+    # For n near 0 latency decides. From there, go to the flatter line that the current
+    # one meets first; of several that meet there, min takes the first.
     now = min(lines, key=lambda line: line[:2])
     found = [(now[2], 0.0)]
     while later := [line for line in lines if line[1] < now[1]]:

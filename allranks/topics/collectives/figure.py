@@ -82,6 +82,8 @@ class Collectives(Explorable):
             raise ValueError(f"step is {step}, but there are {len(steps)} steps")
         alpha, bandwidth = alpha_us * 1e-6, gb_per_s * 1e9
         sizes = [4 * size for size in sums.chunk_sizes(numbers, world_size)]
+        # states[s] is what each rank holds after s steps; a number is 4 bytes
+        # (float32).
         states = sums.simulate(steps, sums.before(collective, world_size))
         fresh = {(t.target, t.chunk) for t in steps[step - 1]} if step else ()
         comparison = []
@@ -192,6 +194,7 @@ def cases() -> list[dict]:
         for name, ways in sums.FORMULAS.items()
         for way in ways
         for size in (1, 2, 3, 4, 6, 7, 8)
+        # Numbers that the ranks divide evenly, and some that they do not.
         for numbers in ((1, 1_000_003) if size % 2 else (3, 10**10))
         for last in [len(sums.schedule(name, way, size))]
         for step in {0, last // 2, last}

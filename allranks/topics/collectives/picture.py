@@ -41,6 +41,8 @@ def exchange(
     owner = {text: rank for rank, row in enumerate(held[0]) for text in row}
     ranks = list(range(len(before)))
 
+    # A text is the only thing that ties a value after to one before; of two ranks with
+    # equal values, the last one counts as its owner.
     def fill(text: str) -> list[int]:
         if text == NOTHING:
             return []
@@ -66,6 +68,7 @@ def _rows(
     stacked: bool = False,
 ) -> tuple[str, int]:
     """Draw the boxes before and after, side by side or stacked; return (SVG, width)."""
+    # All boxes are as wide as the longest text, so that columns line up.
     box = max(34, 10 + 8 * max(len(t) for rows in held for row in rows for t in row))
     left, top, width, parts = 54, 0, 0, []
     for heading, rows in zip(("before", "after"), held, strict=True):

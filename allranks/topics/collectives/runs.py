@@ -33,6 +33,7 @@ def run_schedule(
         pending, arrived = [], {}
         for source, target, chunk, op in step:
             if source == rank:
+                # The tag keeps two chunks apart that go the same way in one step.
                 pending.append(dist.isend(held[chunk], target, tag=chunk))
                 sent[target] += held[chunk].nbytes
             elif target == rank:
@@ -40,6 +41,7 @@ def run_schedule(
                 pending.append(dist.irecv(arrived[chunk, op], source, tag=chunk))
         for request in pending:
             request.wait()
+        # Only now: until its request is done, isend may still read the chunk.
         for source, _, chunk, op in step:
             if source == rank and op == "move":
                 del held[chunk]

@@ -181,6 +181,7 @@ def simulate(steps: Steps, held: Held) -> list[Held]:
     states = [held]
     for number, step in enumerate(steps):
         old, new = states[-1], [dict(mine) for mine in states[-1]]
+        # All messages of a step leave at once: each sends what its rank had before.
         for source, target, chunk, op in step:
             if chunk not in old[source]:
                 raise ValueError(f"step {number}: rank {source} has no chunk {chunk}")

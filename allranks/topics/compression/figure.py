@@ -134,6 +134,8 @@ class Compression(Explorable):
             "gradient": 4 * job.numbers,
             "buckets": job.buckets,
             "per_token": own.sent / state["tokens"],
+            # Each rank gathers (W - 1) k values with their indices, of 8 bytes. A ring
+            # sends 2 (W - 1) / W n numbers of 4 bytes, which is as much at W = n / k.
             "more_from": job.numbers // job.kept + 1,
             "link": links.named(state["alpha_us"], state["gb_per_s"]),
             "model": _model(state),
@@ -220,6 +222,7 @@ def _summary(state: dict, facts: dict, own: Any, plain: float) -> str:
             else f"Fastest here: {fastest}."
         )
     if own.step < plain:
+        # Rounds a half up, as Math.round in JavaScript does, and unlike round().
         ratio = int(100 * plain / own.step + 0.5) / 100
         words += f"That is {ratio:.10g} times as fast as without."
     else:
@@ -240,6 +243,7 @@ def cases() -> list[dict]:
     keys = Compression().state_names()
     models = [tuple(m[1:]) for m in MODELS] + [(7, 100, 3.5, 300, 0.7)]
     pairs = [link[1:] for link in links.LINKS.values()] + [(0.0, 3.0)]
+    # Every seventh of all combinations: 7 has no factor in common with the lists.
     good = [
         (method, size, matrices, width, ms, tokens, *pair, speed, overlap, keep, 3, 7)
         for method, size, (matrices, width, ms, tokens, speed), pair, overlap, keep in (

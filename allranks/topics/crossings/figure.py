@@ -63,6 +63,7 @@ class Crossings(Explorable):
                 raise ValueError(f"{name} must be {low:g} to {high:.0f}")
         alpha, bandwidth = state["alpha_us"] * 1e-6, state["gb_per_s"] * 1e9
         costs = sums.all_reduce(size)
+        # sums knows halving for a power of two of ranks only.
         if not state["halving"]:
             costs.pop("halving", None)
         ways = [
@@ -76,6 +77,7 @@ class Crossings(Explorable):
             "seconds": best[3],
             "crossing": sums.crossing(costs["tree"], costs["ring"], alpha, bandwidth),
             "balance": alpha * bandwidth,
+            # As nccl-tests has it: what each link carries if the ring is the algorithm.
             "bus": 2 * (size - 1) / size * num_bytes / best[3],
             "link": links.named(state["alpha_us"], state["gb_per_s"]),
         }

@@ -83,6 +83,7 @@ class DataParallelForward(Explorable):
         memory = [[step.held(stage, i) for i in devices] for stage in STAGES]
         moves = [[list(move) for move in step.moves(stage)] for stage in STAGES]
         totals = [[sum(parts) for parts in row] for row in memory]
+        # The batch comes from the host, over another link than between devices.
         between = [move for row in moves for move in row if move[0] != "host"]
         facts = {
             "shares": step.shares,
@@ -145,6 +146,7 @@ def _summary(state: dict, facts: dict) -> str:
     }
     if inside:
         says["gather"] = "One number per replica comes to device 0."
+        # A mean of means is the mean of all only if the shares are equal.
         even = "." if len(set(cut)) == 1 else ": not that of the batch, shares differ."
         says["loss"] = f"The loss is the mean of the replicas' losses{even}"
         says["backward"] = "Each replica has gradients of all weights."

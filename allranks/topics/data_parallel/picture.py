@@ -28,6 +28,7 @@ def steps(title: str, rows: Sequence[tuple[str, Sequence[Boxes]]]) -> Picture:
     num_devices = len(rows[0][1])
     if any(len(held) != num_devices for _, held in rows):
         raise ValueError(f"every row needs boxes for {num_devices} devices")
+    # A device's column is as wide as its fullest row, and fits its heading.
     counts = [max(len(held[d]) for _, held in rows) for d in range(num_devices)]
     widths = [max(2, count) * (BOX + GAP) + 22 for count in counts]
     lefts = [LEFT + sum(widths[:d]) for d in range(num_devices)]

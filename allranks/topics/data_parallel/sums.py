@@ -30,6 +30,8 @@ def step_bytes(
     if num_devices < 1 or output_bytes % num_devices:
         raise ValueError(f"{output_bytes} bytes on {num_devices} devices: no even cut")
     share = output_bytes // num_devices
+    # Of another device: it sends gradients and outputs, and receives weights, buffers
+    # and the gradients of its outputs. Device 0 is at the other end of each of these.
     sent, received = param_bytes + share, param_bytes + buffer_bytes + share
     others = num_devices - 1
     return [(others * received, others * sent), *[(sent, received)] * others]
@@ -108,6 +110,7 @@ class Step(NamedTuple):
         >>> Step([2, 2], 100, 0, 1, 5, 200, False).held("loss", 0)
         [100, 200, 0, 0, 2, 20, 20]
         """
+        # at: 2 replicate, 3 parallel_apply, 4 gather, 5 loss, 6 backward, 7 reduce.
         at, home = STAGES.index(stage), device == 0
         own = self.shares[device] if device < len(self.shares) else 0
         mine = own * self.outputs

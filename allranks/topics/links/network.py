@@ -54,6 +54,7 @@ def parse(text: str) -> Network:
         for word in re.split(r"[\s,]+", text.strip())
         if word
     ]
+    # A word without a name is the link across nodes.
     words = dict(pairs)
     if twice := [name for name in words if [k for k, _ in pairs].count(name) > 1]:
         values = " and ".join(value for name, value in pairs if name == twice[0])

@@ -70,6 +70,7 @@ def seconds(
     """
     if world_size == 1:
         return 0.0
+    # A message of a ring, or to or from the root, is n / W; one of a tree is all n.
     if collective in RINGS or collective in NAIVE:
         steps = RINGS.get(collective, 1) * (world_size - 1)
         return steps * (alpha + num_bytes / world_size / bandwidth)

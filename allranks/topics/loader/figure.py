@@ -86,6 +86,7 @@ class Loader(Explorable):
             loads, step, num_workers, state["prefetch_factor"], *shared
         )
         end, before = batches[-1].done, 0.0
+        # The model waits from the end of its step until it takes the next batch.
         model_waits = loader_works = 0.0
         for one in batches:
             model_waits += one.taken - before
@@ -200,6 +201,7 @@ def cases() -> list[dict]:
     speeds = (60.0, 20.0), (10.0, 33.3), (0.1, 10_000.0), (7.25, 7.25)
     workers = (0, 1), (1, 1), (1, 4), (2, 2), (3, 1), (5, 2), (8, 2), (16, 16)
     machines = (1, True), (2, True), (4, False), (128, False)
+    # batch_mb and batch change with each state; with all others they would multiply.
     good = [
         (*speed, *loaders, *machine, jitter, 0.5 + 3 * place, (7 * place) % NUM)
         for place, (speed, loaders, machine, jitter) in enumerate(

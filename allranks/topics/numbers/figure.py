@@ -97,6 +97,7 @@ def _one(
     value = decode(form, code)
     below, above = sums.neighbours(form, code)
     shown = [_show(form, one) for one in (below, code, above, total)]
+    # Infinity and NaN have no distance from the number that was typed.
     error = "–" if value is None else "none"
     if value is not None and abs(value) != size:
         error = f"{decimal(100 * abs(abs(value) - size) / size, 2)} %"

@@ -91,6 +91,8 @@ def read(name: str, text: str) -> tuple[bool, Fraction]:
         raise ValueError(
             f"{name} must be a number, such as 0.1, 1e-4 or 2^-24, not “{text}”"
         )
+    # A fraction is exact; a float would round before the format in question does. The
+    # limit keeps 10**power from filling the memory.
     minus, two, whole, part, ten = found.groups()
     power = int(two or ten or 0)
     if abs(power) > MOST_EXPONENT:

@@ -75,6 +75,8 @@ class Pipeline(Explorable):
         if not schedule.startswith("Interleaved"):
             v = 2 if schedule == "ZBVZeroBubble" else 1
         orders = schedules.write_orders(schedule, num_ranks, count, v)
+        # A stage is 1/v of a rank's share of the model, so in ticks of 1/v all times
+        # are whole numbers.
         works = timetable(orders, times[0], times[1] + times[2], times[2])
         rows = [[list(w[1:]) for w in works if w.rank == r] for r in range(num_ranks)]
         end, busy = max(w.end for w in works), count * v * sum(times)
@@ -83,6 +85,7 @@ class Pipeline(Explorable):
         time = moments[min(step, len(moments) - 1)]
         places = schedules.stages_of(schedule, num_ranks, v)
         rank_of = dict(sorted((s, r) for r, found in enumerate(places) for s in found))
+        # Neighbouring stages on one rank (ZBV's turn) need no message.
         hops = sum(1 for a, b in pairwise(rank_of.values()) if a != b)
         now = [_say(row, time, rank_of, v) for row in rows]
         working = len([w for row in rows for w in row if w[3] <= time < w[4]])

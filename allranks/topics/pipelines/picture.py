@@ -43,6 +43,7 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     for rank in range(num_ranks):
         said, free, busy = [], begin, 0.0
         for work in _of(rank, works):
+            # Recorded times have small gaps, which are no idle time worth a word.
             if work.start - free > unit / 2:
                 said.append(f"({(work.start - free) / unit:.0f})")
             free, busy = work.end, busy + work.end - work.start
@@ -91,6 +92,7 @@ def _lanes(
         )
         mine = _of(rank, works)
         for work in mine:
+            # Both ends are rounded, and not the width, so that neighbours touch.
             x = round(LEFT + (work.start - begin) / unit * scale)
             width = round(LEFT + (work.end - begin) / unit * scale) - x
             opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
@@ -210,6 +212,7 @@ def _plot(
     left, height, parts = 52, 230, []
     inner = width - left - 4
 
+    # The counts stand at equal distances, whatever they are.
     def place(i: int, value: float) -> tuple[float, float]:
         return left + (i + 0.5) * inner / len(law), height * (1 - value)
 

@@ -58,6 +58,7 @@ def write_orders(
     per_rank = whole("stages_per_rank", stages_per_rank, low=1)
     if name not in NAMES:
         raise ValueError(f"no schedule {name}: there are {', '.join(NAMES)}")
+    # torch's sentence, word for word; GPipe and the others take fewer.
     if name == "1F1B" and count < ranks:
         raise ValueError(
             f"Number of microbatches ({count}) must be greater than or equal to the "
@@ -94,6 +95,8 @@ def idle_share(
     >>> idle_share("InterleavedZeroBubble", 4, 8, 1, (1, 1, 1))["idle"]
     0.1111111111111111
     """
+    # While the pipeline fills and drains, a rank waits R - 1 times for a stage's work.
+    # With a split backward, W needs no input of another rank and fills part of it.
     forward, first, second = times
     even, hops = num_microbatches % num_ranks == 0, num_ranks - 1
     if name in ("GPipe", "1F1B") or (name == "Interleaved1F1B" and even):

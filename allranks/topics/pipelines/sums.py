@@ -54,6 +54,7 @@ def bubble(num_stages: int, num_microbatches: int, stages_per_rank: int = 1) -> 
     per_rank = whole("stages_per_rank", stages_per_rank, low=1)
     if num_stages % per_rank:
         raise ValueError(f"{num_stages} stages do not share out {per_rank} per rank")
+    # In units of one stage's work: R - 1 to fill and drain, and v M to do.
     num_ranks = num_stages // per_rank
     return (num_ranks - 1) / (per_rank * work + num_ranks - 1)
 
@@ -135,6 +136,8 @@ def timetable(
     last = max((stage for queue in queues for *_, stage in queue), default=0)
     times = {"F": forward, "B": backward, "I": backward - weight, "W": weight}
     done, free, table = {}, [0] * len(queues), []
+    # Rounds, until nothing is left: in each, a rank does all that it can. It never
+    # takes later work first, so one piece that cannot begin holds up its queue.
     while any(queues):
         before = len(table)
         for rank, queue in enumerate(queues):

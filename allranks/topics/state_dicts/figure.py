@@ -42,6 +42,8 @@ class StateDictKeys(Explorable):
             sums.check(order)
         writer, reader = map(sums.describe, (saved, loaded))
         found = sums.answer(writer, reader, strict)
+        # The worst outcome: strict=False returns the keys that do not fit, and hardly a
+        # program looks at what is returned.
         lost = not found["raises"] and not found["num"]
         ending = "torch raises an error" if found["raises"] else "It loads"
         if lost:
@@ -82,6 +84,7 @@ class StateDictKeys(Explorable):
             found = ranks.run(_run, *args, timeout=90, quiet=True)
         keys = [facts[side]["keys"] for side in ("saved", "loaded")]
         expected = {"text": facts["text"], "num": facts["num"], "keys": keys}
+        # A rank's answer has more in it, so only the expected keys are compared.
         same = all(answer | expected == answer for answer in found)
         right = [
             all(ways) for ways in zip(*(a["repaired"] for a in found), strict=True)

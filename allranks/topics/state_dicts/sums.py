@@ -94,6 +94,8 @@ def answer(saved: dict, loaded: dict, strict: bool) -> dict:
         ``raises``, whether it is an error; ``text``, the words; ``num``, of tensors.
     """
     head = f"RuntimeError: Error(s) in loading state_dict for {loaded['class']}:"
+    # torch compares the keys first. Only where they fit are values copied, and then a
+    # whole tensor meets a DTensor.
     if saved["prefix"] != loaded["prefix"]:
         wants, has = loaded["keys"], saved["keys"]
         if not strict:
@@ -132,6 +134,7 @@ def programs(saved: dict, loaded: dict, strict: bool) -> dict:
     shards, into = saved["values"] == "DTensor", loaded["values"] == "DTensor"
     file = 'f"net{rank}.pt"' if shards else '"net.pt"'
     state, flag = "net.state_dict()", "" if strict else ", strict=False"
+    # Whole tensors are alike on all ranks, so one writes; of shards, each has its own.
     once = "if rank == 0:\n    torch.save({}, {})"
     plain = once.format(f"{saved['inner']}.state_dict()", '"net.pt"')
     if shards:

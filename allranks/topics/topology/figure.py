@@ -58,6 +58,7 @@ class WhoIsWho(Explorable):
             raise ValueError(
                 "write indices such as 2,1: this figure knows no UUIDs and no MIG"
             )
+        # cuda:i is the i-th of the visible GPUs, and not the machine's GPU i.
         gpus = sums.visible_devices(visible, gpus_per_node)
         if visible is not None:
             description = _tally(nodes, gpus_per_node, len(gpus))

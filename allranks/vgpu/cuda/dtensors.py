@@ -8,31 +8,34 @@ or by head. Autocast for cuda, which C++ would apply to a DTensor of CUDA's, is 
 before a function runs.
 """
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from allranks.vgpu import autocast
-from allranks.vgpu import patches as all_patches
-from allranks.vgpu.machine import current, is_virtual
+from allranks.vgpu.machine import is_virtual
+from allranks.vgpu.patcher import Entry
 
 aten = torch.ops.aten
 _make_mesh = DeviceMesh.__init__
 _tensor_to = torch.Tensor.to
-_told: list[Any] = []  # the machine for which torch has been told
 
 
-def make_mesh(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
-    """Make a mesh; before the first one, apply the patches of DTensor.
+def mesh_maker(add: Callable[[Iterable[Entry]], None]) -> Callable[..., None]:
+    """Return what makes a mesh; before the first one, it adds the patches of DTensor.
 
     Only a script that shards tensors has to import what they need.
     """
-    if current() not in _told:
-        _told[:] = [current()]
-        all_patches.replaced.apply(patches())
-    _make_mesh(self, *args, **kwargs)
+    add_once = functools.cache(lambda: add(patches()))
+
+    def make_mesh(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        add_once()
+        _make_mesh(self, *args, **kwargs)
+
+    return make_mesh
 
 
 def device(self: Any) -> torch.device:
@@ -126,7 +129,7 @@ def _register_attention() -> None:
             known.register_op_strategy(op, strategy, RuntimeSchemaInfo(static))
 
 
-def patches() -> Iterator[tuple[Any, str, Any]]:
+def patches() -> Iterator[Entry]:
     """Yield owner, name and what takes its place."""
     from torch.distributed.tensor import DTensor, _op_schema
 

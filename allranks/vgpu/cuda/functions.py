@@ -9,8 +9,8 @@ import torch
 
 from allranks.vgpu import device_module
 from allranks.vgpu.cuda import cards
-from allranks.vgpu.errors import refusal
 from allranks.vgpu.machine import Device, Machine, current
+from allranks.vgpu.messages import refusal
 
 ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100"  # every card runs one
 POOLS = ("all", "large_pool", "small_pool")

@@ -16,7 +16,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from allranks.vgpu import generators, kernels
-from allranks.vgpu.cuda import random
 from allranks.vgpu.cuda.refused import refuse
 from allranks.vgpu.machine import Device, Machine, current
 
@@ -61,7 +60,7 @@ class Capture:
         self._numbers: dict[int, tuple[int, weakref.ref]] = {}  # by address
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._busy = [(device, device.busy_s) for device in machine.devices]
-        states = [random.of(device) for device in machine.devices]
+        states = [generators.default(device) for device in machine.devices]
         self._states = [(each, each.get_state()) for each in states]
 
     def _number(self, tensor: torch.Tensor, made: bool = False) -> int:

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 
 from allranks.vgpu.cuda import functions
-from allranks.vgpu.cuda.say import say_once
 from allranks.vgpu.machine import Device, current
+from allranks.vgpu.messages import say_once
 
 DRIVER = "570.0"
 

@@ -9,7 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from allranks.vgpu.errors import refusal
+from allranks.vgpu.messages import refusal
+from allranks.vgpu.patcher import Entry
 from allranks.vgpu.tensor import VirtualTensor
 
 NAMES = {  # of torch's modules
@@ -108,7 +109,7 @@ def fake_device(device: torch.device) -> torch.device:
     return _own_fake_device(device)
 
 
-def patches() -> Iterator[tuple[Any, str, Any]]:
+def patches() -> Iterator[Entry]:
     """Yield owner, name and what takes its place."""
     for module, names in NAMES.items():
         for name in names:

@@ -108,6 +108,8 @@ def batch_norm_backward_reduce(
         The two sums, and the gradients of weight and bias on this rank.
     """
     grad = _precise(grad)
+    # Both are (C,), and nn.SyncBatchNorm adds them up over the ranks. The weight's
+    # gradient stays this rank's own, because DDP averages it as it does all others.
     sum_dy = grad.sum(_sums(x))
     sum_dy_xmu = (grad * (_precise(x) - _each(mean, x))).sum(_sums(x))
     kind = sum_dy.dtype if weight is None else weight.dtype
@@ -136,6 +138,8 @@ def batch_norm_backward_elemt(
         sum_dy_xmu: that of gradients times (x - mean).
         count: how many numbers per channel each rank had (W,).
     """
+    # dx = (dy - mean(dy) - (x - mean) * invstd² * mean(dy * (x - mean))) * invstd * w,
+    # with means over the numbers of all ranks.
     total = count.sum().to(mean.dtype)
     out = _precise(grad) - _each(sum_dy / total, x)
     slope = invstd.square() * sum_dy_xmu / total

@@ -13,15 +13,23 @@ from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
-from allranks import _HOMES
+from allranks import _HOMES, topics
 
+LAZY = {  # the modules of names that a package imports when somebody asks for them
+    "allranks": _HOMES,
+    "allranks.topics": {k: f"{name}.figure" for k, name in topics.CLASSES.items()},
+}
 PLAYERS = {  # what plays the files of a folder, without being imported there
     "clinic": ("allranks.clinic.play",),
     "errata": ("allranks.clinic.play",),
     "exercises": ("allranks.exercises.grader",),
     "notebooks": ("allranks.live.magic", "allranks.launch"),
 }
-RUNS = "book/_runs/*.txt"
+NAMED = (  # tests and notebooks start, show or read these by their stems
+    *("book/*.md", "book/_examples/*.py", "book/_runs/*.txt"),
+    *("notebooks/*.ipynb", "scripts/[a-z]*.py"),
+)
+GLOB = re.compile(r"\"((?:book|notebooks|scripts|clinic|errata|exercises)/[^\"\s]+)\"")
 MAGIC = re.compile(r"^[ \t]*[%!].*$", re.MULTILINE)
 MODULE = re.compile(r"-m\"?,? ?\"?(allranks[\w.]*)")  # in a shell or in a list
 PINNED = re.compile(r"^[\w.\[\]-]+==\S+", re.MULTILINE)
@@ -92,15 +100,16 @@ class Tree:
     def _stems(self) -> dict[str, set[str]]:
         """Return page, notebook, script and its records by the stem that they share."""
         found: dict[str, set[str]] = {}
-        for pattern in "book/*.md", "notebooks/*.ipynb", "scripts/[a-z]*.py", RUNS:
-            for path in self.root.glob(pattern):
-                name = path.relative_to(self.root).as_posix()
-                stems = (
-                    re.findall(r"ch\d+_\w+", name) if pattern == RUNS else [path.stem]
-                )
-                for stem in stems:
+        for pattern in NAMED:
+            for name in self._glob(pattern):
+                for stem in re.findall(r"ch\d+_\w+", name) or [Path(name).stem]:
                     found.setdefault(stem, set()).add(name)
         return found
+
+    def _glob(self, pattern: str) -> set[str]:
+        """Return the files that a pattern finds, as paths from the root."""
+        paths = filter(Path.is_file, self.root.glob(pattern))
+        return {path.relative_to(self.root).as_posix() for path in paths}
 
     def _digest(self, name: str) -> str:
         path = self.root / name
@@ -120,6 +129,7 @@ class Tree:
             modules |= {f"{module}.__main__" for module in MODULE.findall(source)}
             words = set(re.findall(r"\w+", source))
             named = named.union(*(self._stems[w] for w in words & self._stems.keys()))
+            named = named.union(*map(self._glob, GLOB.findall(source)))
         if name.startswith("tests/"):
             beside |= {f"{folder}/conftest.py" for folder in Path(name).parents}
         return self._files(modules) | named | set(filter(self.exists, beside))
@@ -148,8 +158,8 @@ def _imported(source: str, name: str) -> set[str]:
             base = package[: len(package) + 1 - node.level] if node.level else []
             module = ".".join([*base, *filter(None, [node.module])])
             names = [alias.name for alias in node.names]
-            if module == "allranks":
-                names += [_HOMES[name] for name in names if name in _HOMES]
+            homes = LAZY.get(module, {})
+            names += [homes[name] for name in names if name in homes]
             found |= {module, *(f"{module}.{name}" for name in names)}
     return found
 

@@ -23,8 +23,12 @@ ALONE = (
     "tests/test_ch*.py",
     "tests/book/test_chapter.py",
     "tests/lab/test_*.py",
+    "tests/allranks/backends/test_*.py",
+    "tests/allranks/guard/test_*.py",
     "tests/allranks/live/test_*.py",
     "tests/allranks/rehearse/test_command.py",
+    "tests/allranks/vgpu/test_*.py",
+    "tests/book/explorables/test_*.py",
 )
 FILE = re.compile(r"[\w/]+\.\w+")
 ARTICLE = re.compile(r"\?v=\w+|<article.*</article>", re.DOTALL)
@@ -33,8 +37,8 @@ ARTICLE = re.compile(r"\?v=\w+|<article.*</article>", re.DOTALL)
 def digests(root: Path) -> dict[str, str]:
     """Hash the inputs of everything that is replayed, by its name: a file of the tree.
 
-    That is each notebook, specimen and exercise; each page with commands; each file of
-    tests that start many processes; and each page of the built book.
+    That is each notebook, specimen and exercise; each page with commands; each page of
+    the built book; and each file of tests that start many processes or use a figure.
     """
     tree, found = Tree(root), {}
     printed = {name: _outcomes(root / name) for name in ("clinic", "errata")}

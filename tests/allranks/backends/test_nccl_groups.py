@@ -112,15 +112,15 @@ by_number, asked, before
 def test_uninstalled_everything_is_as_it_was(two):
     """No patch stays; a CPU build has no nccl again, and a CUDA build its own."""
     source = """
-from allranks.backends.nccl import face
+from allranks.backends.nccl import patches
 
 nccl.uninstall()
 try:
-    here = [vars(owner).get(name) for owner, name, _ in face.PATCHES]
+    here = [vars(owner).get(name) for owner, name, _ in patches.PATCHES]
     said = error(dist.new_group, backend="nccl")
 finally:
     nccl.install()
-ours = [new for _, _, new in face.PATCHES]
+ours = [new for _, _, new in patches.PATCHES]
 left = [now is new for now, new in zip(here, ours, strict=True) if new is not True]
 said, any(left), len(left)
 """

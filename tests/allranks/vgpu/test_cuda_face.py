@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from allranks import vgpu
-from allranks.vgpu.cuda import functions, say
+from allranks.vgpu import messages
+from allranks.vgpu.cuda import functions
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ def test_unplugging_puts_everything_back():
 
 
 def test_compile_passes_the_function_through_and_says_so_once(two, capsys, monkeypatch):
-    monkeypatch.setattr(say, "said", set())
+    monkeypatch.setattr(messages, "said", set())
     monkeypatch.delenv("RANK", raising=False)
 
     @torch.compile

@@ -10,7 +10,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity
 
 from allranks import vgpu
-from allranks.vgpu.cuda import say, tools
+from allranks.vgpu import messages
+from allranks.vgpu.cuda import tools
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +106,7 @@ def test_other_layouts_are_refused_with_a_way_out(make):
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_an_embeddings_sparse_gradients_are_dense_with_the_same_numbers(kind, capsys):
     """A recommender trains on; the CPU's own ones stay sparse."""
-    say.said.clear()
+    messages.said.clear()
     ours, own = (kind(5, 2, sparse=True) for _ in range(2))
     ours.load_state_dict(own.state_dict())
     ours.cuda()

@@ -10,7 +10,7 @@ import torch.multiprocessing
 from torch import nn
 
 from allranks import vgpu
-from allranks.vgpu.cuda import say
+from allranks.vgpu import messages
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_a_default_type_may_be_of_the_gpu():
 def test_nvml_numbers_all_gpus_and_measures_nothing(two, monkeypatch, capsys):
     """What a sensor would tell is 0, and is said to be, once."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setattr(say, "said", set())
+    monkeypatch.setattr(messages, "said", set())
     monkeypatch.delenv("RANK", raising=False)
     held = torch.ones(256, device="cuda")
     pynvml = importlib.import_module("pynvml")

@@ -1,10 +1,11 @@
 """The named places where torch has to be told that virtual GPUs are CUDA devices.
 
 There is no global mode: each entry of ``patches`` replaces one name of torch while
-devices of the kind "cuda" are plugged in, and ``allranks.vgpu.patches`` puts all back.
+devices of the kind "cuda" are plugged in. ``plug_in`` adds them to those of all virtual
+GPUs, and ``unplug`` puts all back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,22 +13,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import profiler
 
-from allranks.vgpu import storages
+from allranks.vgpu import generators, storages
 from allranks.vgpu.cuda import (
-    compiled,
     dtensors,
     functions,
     graphs,
-    knobs,
     nvml,
-    random,
     refused,
     streams,
+    tensor_types,
     tools,
     torch_device,
-    typed,
+    tuning,
 )
 from allranks.vgpu.machine import Where, current, is_virtual
+from allranks.vgpu.patcher import Entry
 from allranks.vgpu.tensor import VirtualTensor
 
 
@@ -81,9 +81,9 @@ class Nvtx:
         """Mark a moment."""
 
 
-def default_generators() -> tuple[random.DeviceGenerator, ...]:
+def default_generators() -> tuple[generators.DeviceGenerator, ...]:
     """Return the generators of all devices."""
-    return tuple(random.of(device) for device in current().devices)
+    return tuple(generators.default(device) for device in current().devices)
 
 
 def initialize() -> None:
@@ -92,8 +92,12 @@ def initialize() -> None:
     torch.cuda.default_generators = default_generators()
 
 
-def patches() -> Iterator[tuple[Any, str, Any]]:
-    """Yield owner, name and what takes its place."""
+def patches(add: Callable[[Iterable[Entry]], None]) -> Iterator[Entry]:
+    """Yield owner, name and what takes its place.
+
+    Args:
+        add: applies more patches later; DTensor's wait for the first mesh.
+    """
     for name, function in functions.FUNCTIONS.items():
         yield torch._C, name, function
     yield torch._C, "_cuda_init", initialize
@@ -101,6 +105,8 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch.version, "cuda", "12.8"
     yield torch.cuda, "_cudart", functions.Cudart()
     yield torch.cuda, "_is_in_bad_fork", functions.in_bad_fork
+    # As in a fresh process: torch.cuda initializes itself at its first use, and then
+    # asks the functions above for the devices.
     yield torch.cuda, "_initialized", False
     yield torch.cuda, "_cached_device_count", None
     yield torch.cuda, "_queued_calls", []
@@ -109,6 +115,7 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda, "_get_device_properties", functions.properties
     yield torch.cuda, "_exchange_device", functions.exchange_device
     yield torch.cuda, "_maybe_exchange_device", functions.exchange_device
+    # torch.cuda.streams defines these classes, and others import them by their names.
     for owner in torch.cuda, torch.cuda.streams:
         yield owner, "Stream", streams.Stream
         yield owner, "Event", streams.Event
@@ -119,8 +126,8 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda, "StreamContext", streams.StreamContext
     yield torch.cuda, "stream", streams.StreamContext
     yield from graphs.PATCHES
-    yield from knobs.PATCHES
-    yield from typed.PATCHES
+    yield from tuning.PATCHES
+    yield from tensor_types.PATCHES
     yield from refused.patches()
     yield from nvml.PATCHES
     yield torch.cuda.nvtx, "_nvtx", Nvtx()
@@ -128,8 +135,8 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield VirtualTensor, "cuda", to_cuda
     yield VirtualTensor, "is_cuda", property(is_cuda)
     yield torch, "device", torch_device.device
-    yield torch, "compile", compiled.compile_nothing
-    yield nn.Module, "compile", compiled.module_compile
+    yield torch, "compile", tools.compile_nothing
+    yield nn.Module, "compile", tools.module_compile
     yield torch.UntypedStorage, "cuda", storages.to_cuda
     yield profiler.profile, "__init__", tools.profile
     yield profiler, "emit_nvtx", tools.emit_nvtx
@@ -142,12 +149,12 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch.accelerator, "current_stream", streams.current_stream
     yield torch.accelerator, "set_stream", streams.set_stream
     if dist.is_available():
-        yield dtensors.DeviceMesh, "__init__", dtensors.make_mesh
+        yield dtensors.DeviceMesh, "__init__", dtensors.mesh_maker(add)
         yield dist.distributed_c10d, "_get_pg_default_device", _default_device
         yield from _classes_of_nccl2()
 
 
-def _classes_of_nccl2() -> Iterator[tuple[Any, str, Any]]:
+def _classes_of_nccl2() -> Iterator[Entry]:
     """Yield refusals of what torch 2.15 makes for "nccl2" and "nccl-lazy".
 
     Without a driver their constructors raise, and then their destructors abort.

@@ -61,6 +61,8 @@ def convert(
     Raises:
         ValueError: as torch, for a name that it does not know.
     """
+    # torch's own C++ sees a CPU tensor here, so it can neither name a type of CUDA nor
+    # leave the GPU where a name such as torch.FloatTensor asks for the host.
     virtual = isinstance(self, VirtualTensor)
     kind = TYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if kind is None and virtual:

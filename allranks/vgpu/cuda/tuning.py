@@ -30,7 +30,7 @@ SETTINGS = {  # who sets it in torch._C, who tells it, and what it begins with
 CUDNN = 91002  # the version of cuDNN, as torch's wheels for CUDA 12.8 have it
 
 
-def _knobs() -> dict[str, Callable]:
+def _settings() -> dict[str, Callable]:
     """Return a function that sets and one that tells, for each setting."""
     values: dict[str, Any] = {get: value for get, value in SETTINGS.values()}
 
@@ -62,7 +62,7 @@ def _nothing(*args: Any) -> None:
     """Do nothing."""
 
 
-FUNCTIONS: dict[str, Callable] = _knobs() | {
+FUNCTIONS: dict[str, Callable] = _settings() | {
     "_cuda_tunableop_get_results": tuple,
     "_cuda_tunableop_get_validators": tuple,
     "_cuda_tunableop_read_file": lambda name: False,

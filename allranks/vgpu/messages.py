@@ -1,5 +1,7 @@
-"""CUDA's sentences for what a GPU cannot do, and ours for what only a real one can."""
+"""What virtual GPUs say: CUDA's own errors, refusals, and notes on stderr."""
 
+import os
+import sys
 from typing import NoReturn
 
 import torch
@@ -13,6 +15,7 @@ NOT_PERMITTED = (
     "is captured, nothing may wait for the GPU or copy between it and the host: "
     ".item(), .cpu(), print, synchronize)"
 )
+said: set[str] = set()  # sentences, in this process
 
 
 def refusal(what: str) -> str:
@@ -33,3 +36,11 @@ def refuse_index(index: int) -> NoReturn:
     if index < 0:
         raise RuntimeError("Device index must not be negative")
     raise torch.AcceleratorError(INVALID_ORDINAL)
+
+
+def say_once(sentence: str) -> None:
+    """Print a note of a rehearsal once per process; of several ranks, rank 0 does."""
+    if sentence not in said:
+        said.add(sentence)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"rehearsal: {sentence}", file=sys.stderr)

@@ -12,10 +12,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from allranks.vgpu.cuda.refused import refuse
-from allranks.vgpu.errors import refusal
+from allranks.vgpu.messages import refusal
 
 
-class Extras:
+class Stubs:
     """The methods of a NCCL group that scripts and c10d's own Python call."""
 
     def perform_nocolor_split(self, device: torch.device) -> None:

@@ -26,14 +26,14 @@ from allranks.backends.nccl import (
     calls,
     collectives,
     exchanges,
-    extras,
     factors,
     functional,
     group,
     reducer,
+    stubs,
 )
 from allranks.vgpu import dispatch
-from allranks.vgpu.replaced import Replaced
+from allranks.vgpu.patcher import Patcher
 from allranks.vgpu.tensor import VirtualTensor
 
 ProcessGroup, Work = dist.ProcessGroup, dist.Work
@@ -46,7 +46,7 @@ LEFT = (  # what the destructor of PyTorch's ProcessGroupNCCL says
 DEFAULT_TIMEOUT = timedelta(minutes=10)  # of c10d for NCCL
 _own_wrap = _functional_collectives._maybe_wrap_tensor
 _own_start, _own_end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
-_replaced = Replaced()
+_patcher = Patcher()
 
 
 def _start_coalescing(self: ProcessGroup, device: torch.device) -> None:
@@ -206,7 +206,7 @@ PATCHES = [
     (ProcessGroup, "_start_coalescing", _start_coalescing),
     (ProcessGroup, "_end_coalescing", _end_coalescing),
     (_functional_collectives, "_maybe_wrap_tensor", _maybe_wrap_tensor),
-    *extras.PATCHES,
+    *stubs.PATCHES,
     *factors.PATCHES,
     *reducer.PATCHES,
     (torch._C, "_nccl_version", lambda: VERSION),
@@ -216,8 +216,8 @@ PATCHES = [
 
 def install() -> None:
     """Give torch the backend "nccl"; a second call does nothing."""
-    if not _replaced:
-        _replaced.apply(PATCHES)
+    if not _patcher:
+        _patcher.apply(PATCHES)
         dispatch.SPECIAL.update(_ops())
         _choose("_register_builtin_nccl_as_legacy")
         atexit.register(_remind)
@@ -238,7 +238,7 @@ def _remind() -> None:
 def uninstall() -> None:
     """Undo what ``install`` did; a second call does nothing."""
     atexit.unregister(_remind)
-    _replaced.undo()
+    _patcher.undo()
     _choose("_register_builtin_nccl_backend")
     for op in _ops():
         dispatch.SPECIAL.pop(op, None)

@@ -1,4 +1,4 @@
-"""Names of torch that something of ours replaces for a while."""
+"""Patches names of torch for a while, and puts back what was there."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,8 +17,8 @@ def _put(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
-class Replaced:
-    """What has been replaced, with what was there before."""
+class Patcher:
+    """Replaces names, and remembers what was there before."""
 
     def __init__(self) -> None:
         self._before: list[Entry] = []
@@ -29,6 +29,7 @@ class Replaced:
     def apply(self, entries: Iterable[Entry]) -> None:
         """Replace some names."""
         for owner, name, new in entries:
+            # Not getattr: what was inherited is deleted again, not copied down.
             names = owner if isinstance(owner, dict) else vars(owner)
             self._before.append((owner, name, names.get(name, MISSING)))
             _put(owner, name, new)
