@@ -82,6 +82,8 @@ def explain(
         verdicts[rank] = facts
     alone = max(exercise.world_sizes) == 1
     printed = [_cut(output) for output in outputs]
+    # When a rank dies, its neighbours fail as well, with a lost connection: then the
+    # death is the answer, and not what they say.
     orphans = all(_LOST.search(facts["text"]) for facts in verdicts.values())
     if verdicts and not (error.deaths and orphans):
         rank = min(verdicts)
@@ -138,6 +140,8 @@ def _waiting(name: str, error: RanksError, place: Place, world_size: int) -> lis
             verb = "wait" if match[1] == "wait in" else "compute"
             text = f"{verb} in {where}: {match[2]}"
             inside.setdefault(text, []).append(rank)
+        # The file in which a rank waits for the next cell: it is through with the
+        # function.
         elif match and match[3] == "rank_side.py":
             outside.append(rank)
         else:
@@ -158,6 +162,7 @@ def _waiting(name: str, error: RanksError, place: Place, world_size: int) -> lis
             "No other rank is needed. If this can end, the machine is too busy:"
         )
         lines[-1] += " check again."
+    # A message needs one other rank, a collective all of them: each gets its own hint.
     elif world_size > 1 and any(t.startswith("wait") for t in inside):
         by_two = [bool(_BY_TWO.search(t)) for t in inside if t.startswith("wait")]
         if any(by_two):

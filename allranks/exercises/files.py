@@ -161,6 +161,7 @@ def read(path: Path) -> Exercise:
     head, _, prose = rest.partition("\n\n")
     fields = dict(re.findall(r"^(\w+): ([^#\n]+?) *(?:#.*)?$", head, re.MULTILINE))
     task, *hints = _HINT.split(prose)
+    # split keeps what it captured, so parts is kind, note, code, kind, note, code, ...
     _, *parts = _CELL.split(text)
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     cells = [Cell(kind, note or "", code.strip()) for kind, note, code in triples]
@@ -173,6 +174,7 @@ def read(path: Path) -> Exercise:
     kinds = [cell.kind for cell in cells]
     numbers = [int(n) for n in re.findall(r"\d+", fields.get("Ranks", ""))]
     strange = [kind for kind in kinds if kind not in KINDS]
+    # A strange kind comes last, and is told by its own fault.
     order = sorted(kinds, key=[*KINDS, *strange].index)
     defines = rf"^def {Path(path).stem}\("
     for fault, found in {

@@ -233,6 +233,7 @@ def _expect_tensor(
     if not isinstance(got, torch.Tensor):
         kind = type(got).__name__
         raise Wrong(f"{what} is of type {kind}; it should be {describe(want)}.")
+    # From the plainest mistake to the subtlest, since the reader is told one of them.
     for name in "shape", "dtype", "device":
         has, should = getattr(got, name), getattr(want, name)
         if has != should:
@@ -249,6 +250,8 @@ def _expect_tensor(
     if got.isnan().any() and not want.isnan().any():
         raise Wrong(f"{what} holds NaN; it should hold {_show(want)}.")
     values = f"it is {_show(got)}, and should be {_show(want)}"
+    # One factor for all numbers (W, 1 / W, 2) gives the mistake away: a sum in place of
+    # a mean, or a division too many.
     factor = _factor(got, want)
     if factor is None and want.numel() == 1:
         off = "" if got.dtype is torch.bool else _off(got.item(), want.item())

@@ -71,6 +71,8 @@ def one_at_a_time(
         number = len(sizes)
         if waits(*inputs) and output.requires_grad:
             waiting.add(number)
+            # The gradient of the output comes first in backward, so the hook marks its
+            # start.
             output.register_hook(lambda _: waiting.discard(number))
 
     with model.register_forward_pre_hook(before), model.register_forward_hook(after):

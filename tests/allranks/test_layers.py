@@ -1,8 +1,11 @@
 """The layers of the package: which may import which, and how long a module may be."""
 
 import ast
+import io
+import re
 import subprocess
 import sys
+import tokenize
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -74,6 +77,7 @@ LAYERS = {
 }
 WITH_TORCH = {"runs.py", "figure.py"}  # of a topic; all else in it knows no torch
 MOST = 600  # lines; a shorter one is not better if it cuts an idea in two
+WHY = re.compile(r"# (?!noqa|type:|fmt:)")  # a comment for people
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -159,6 +163,21 @@ def test_each_module_holds_one_idea():
     """At most 600 lines are enough to keep an idea in one piece."""
     lengths = {dotted(p): len(p.read_text("utf8").splitlines()) for p in MODULES}
     assert not {name: length for name, length in lengths.items() if length > MOST}
+
+
+def test_each_long_function_says_why():
+    """A function over 25 lines has a comment: a reason, a shape, an expected value."""
+    silent = []
+    for path in MODULES:
+        text = path.read_text("utf8")
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [t.start[0] for t in tokens if WHY.match(t.string)]
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = range(node.lineno, node.end_lineno + 1)
+                if len(lines) > 25 and not any(line in lines for line in comments):
+                    silent.append(f"{dotted(path)}.{node.name}")
+    assert not silent
 
 
 def test_only_runs_and_figures_know_torch():

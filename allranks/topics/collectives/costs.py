@@ -103,7 +103,7 @@ def fastest(
         steps, share = cost(collective, name, world_size)
         lines.append((steps * alpha, share / bandwidth, name))
     # For n near 0 latency decides. From there, go to the flatter line that the current
-    # one meets first; of several that meet there, min takes the first.
+    # one meets first; of several that meet there, the flattest.
     now = min(lines, key=lambda line: line[:2])
     found = [(now[2], 0.0)]
     while later := [line for line in lines if line[1] < now[1]]:
