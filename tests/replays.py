@@ -148,7 +148,7 @@ def name_of(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Mark each test by its kind, leave out replays not due, and put the others first."""
+    """Mark each test by its kind, leave out replays not due, put the others first."""
     first, then, left_out = [], [], []
     for item in items:
         name = name_of(item)
