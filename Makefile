@@ -59,7 +59,7 @@ lab: $(READY) ## open the first notebook in JupyterLab
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--ServerApp.ip=127.0.0.1 lab/ch1_environment.ipynb
 
-TESTS := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder \
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
 	--junitxml=_build/tests.xml
 
 test: book check ## test all, but of unchanged outputs replay a tenth (minutes)

@@ -194,7 +194,7 @@ def ex1_4(checks, seconds):
 # ~ found if pair else ("warn", f"broke: it returned {found!r}") => found
 # %% wrong: an alarm, whose exception the hanging check never hears
 # + import signal
-#   report = {}
+#   """Run every check, whatever it does; return {name: (status, found)}."""
 # + def ring(number, frame):
 # +     raise TimeoutError
 # + signal.signal(signal.SIGALRM, ring)

@@ -9,7 +9,6 @@ files of tests gets all that is in them.
 """
 
 import hashlib
-import re
 import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,9 +19,7 @@ from book._ext.runs import replayed
 
 PASSED = "replays/passed"  # in pytest's cache: digests that passed on this machine
 PARTS = 10
-SHARED = "tests/lab/", "tests/book/explorables/"  # one server, one browser for each
 BROWSERS = {"browser", "empty_tab"}
-GROUP = re.compile(r"@[\w./-]+$")
 
 
 def part(name: str) -> int:
@@ -113,11 +110,8 @@ class Ends:
         """Tell a worker of xdist what to replay."""
         node.workerinput["replays"] = self.config.replays
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep how each replay ended: well, if all of its tests did."""
-        # xdist puts a group's name behind a test's, which --lf would not find again.
-        report.nodeid = GROUP.sub("", report.nodeid)
         if name := dict(report.user_properties).get("replay"):
             good = report.passed or hasattr(report, "wasxfail")
             self.good[name] = self.good.get(name, True) and good
@@ -154,21 +148,16 @@ def name_of(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Mark each test by its kind, leave out replays that are not due, run these first.
-
-    Tests of one replay, and those that share what is expensive to start, are a group
-    that one worker of xdist runs.
-    """
+    """Mark each test by its kind, leave out replays not due, put the others first."""
     first, then, left_out = [], [], []
     for item in items:
-        name, file = name_of(item), item.nodeid.partition("::")[0]
-        shared = next(filter(file.startswith, SHARED), None)
-        item.add_marker(pytest.mark.xdist_group(shared or name or file))
+        name = name_of(item)
         if name:
             item.user_properties.append(("replay", name))
-        kind = "lab" if shared == SHARED[0] else "replay" if name else "unit"
-        if BROWSERS & set(getattr(item, "fixturenames", ())) and kind != "lab":
+        kind = "replay" if name else "unit"
+        if BROWSERS & set(getattr(item, "fixturenames", ())):
             kind = "browser"
+        kind = "lab" if item.nodeid.startswith("tests/lab/") else kind
         item.add_marker(kind)
         due = name is None or config.replays is None or name in config.replays
         (left_out if not due else first if name else then).append(item)

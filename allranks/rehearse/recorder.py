@@ -61,7 +61,7 @@ class Recorder:
         self.ended, self.exit_code, self.in_rendezvous = False, 0, False
         self.exit_codes: dict[int, int] = {}  # of processes that it started
         self.keep_writing()
-        machine.observer = self
+        machine.observer = self  # whose methods are those of two of its parts
         self.took, self.frees = self.holders.took, self.holders.frees
         self.lacks, self.copied = self.holders.lacks, self.traffic.copied
         nccl.watch(self.traffic.called)

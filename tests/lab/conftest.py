@@ -1,6 +1,6 @@
 """Start a real JupyterLab as ``make lab`` does, and open notebooks in a browser.
 
-All files here share one server and one browser (``GROUPS`` in ``tests/conftest.py``).
+The files that a worker runs share one server and one browser.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Open a page of the built site and use its explorables by keyboard.
 
-All files here share one browser (``GROUPS`` in ``tests/conftest.py``).
+The files that a worker runs share one browser.
 """
 
 import pytest
