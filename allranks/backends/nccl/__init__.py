@@ -1,4 +1,4 @@
-"""The face of NCCL: the backend "nccl" of torch.distributed, for virtual GPUs.
+"""The backend "nccl" of torch.distributed, for virtual GPUs.
 
 After ``install``, ``dist.init_process_group("nccl")`` makes a group that obeys NCCL's
 rules, and fails in NCCL's words, while gloo carries the numbers between processes.

@@ -31,7 +31,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def as_real(tensors: Tensors) -> Tensors:
-    """View complex numbers as pairs, as NCCL's face does in its sums and broadcasts.
+    """View complex numbers as pairs, as c10d does for NCCL in sums and broadcasts.
 
     DDP calls it from C++, so past the functions of Python that do the same.
     """

@@ -1,4 +1,4 @@
-"""What NCCL and its face in c10d demand of tensors and of reductions.
+"""What NCCL, and c10d for it, demand of tensors and of reductions.
 
 Each error is the sentence that a job on GPUs would have ended with, of the same type.
 """

@@ -1,4 +1,4 @@
-"""The face of NCCL: the results of gloo, and what gloo lacks, on virtual GPUs."""
+"""The backend "nccl": the results of gloo, and what gloo lacks, on virtual GPUs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""DDP over the face of NCCL: the weights of gloo on CPU tensors, bit for bit."""
+"""DDP over the backend "nccl": the weights of gloo on CPU tensors, bit for bit."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def turned(to, group):
 
 
 def test_ddp_takes_complex_numbers(two):
-    """NCCL has none, so its face in torch sends and adds up pairs."""
+    """NCCL has none, so c10d sends and adds up pairs for it."""
     two.run(COMPLEX)
     found = two.run("turned(gpu, group), turned('cpu', gloo)")
     assert all(ours.equal(found[0][1]) for ours, _ in found)
