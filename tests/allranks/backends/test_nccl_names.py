@@ -1,4 +1,4 @@
-"""Every public function of torch.distributed works on the backend "nccl", or says why not.
+"""Every public function of torch.distributed works on "nccl", or says why not.
 
 The test walks ``dir()``: a function of a new torch fails here until it has a row.
 """
