@@ -1,6 +1,8 @@
 """The command: ``python -m allranks.rehearse --gpus 4 torchrun ... train.py``."""
 
 import argparse
+import atexit
+import gc
 import math
 import os
 import sys
@@ -147,4 +149,5 @@ def _report(
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # or Python looks for garbage for half a second
     sys.exit(main())
