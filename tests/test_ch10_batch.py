@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.func import grad, vmap
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch10_batch as script
+from tests.ranks import run_script
 
 positive = st.floats(0.01, 100)
 LATE = """
@@ -32,11 +34,12 @@ def test_two_equations_are_solved_for_two_unknowns(noise, signal, size, num):
 
 def exact_noise(weights, data) -> tuple[float, float]:
     """Return tr(S) and |G|^2 from the gradients of all single samples."""
-    rows = []
-    for place in range(len(data[0])):
-        one = [part[place : place + 1] for part in data]
-        rows.append(torch.cat([g.flatten() for g in script.slopes(weights, one)]))
-    rows = torch.stack(rows).double()
+
+    def loss(weights, x, y):
+        return script.losses(weights, x[None], y[None]).sum()
+
+    slopes = vmap(grad(loss), (None, 0, 0))(weights, *data)  # each (N, 1, ...)
+    rows = torch.cat([g.flatten(1) for g in slopes], dim=1).double()  # (N, n)
     mean = rows.mean(dim=0)
     return (rows - mean).square().sum(dim=1).mean().item(), mean.square().sum().item()
 
@@ -143,7 +146,7 @@ def test_it_trains_as_torchs_optimizers_do(kind, optimizer, monkeypatch):
 def said() -> list[str]:
     """Return what a short run of the script prints."""
     flags = "--samples", "64", "--steps", "30", "--goal", "1.5"
-    return launch("ch10_batch", 2, *flags).lines[0]
+    return run_script("ch10_batch", 2, *flags)[0]
 
 
 def test_the_script_tries_both_rules_at_four_batches(said):
@@ -171,7 +174,7 @@ def test_a_goal_that_no_rate_reaches_is_not_a_best_rate():
     """Neither is a noise scale ever printed that is negative, as seed 1's was."""
     flags = "--samples", "64", "--steps", "2", "--goal", "1e-30", "--seed", "1"
     noise, search = [], []
-    for line in launch("ch10_batch", 2, *flags).lines[0]:
+    for line in run_script("ch10_batch", 2, *flags)[0]:
         (noise if "noise scale" in line else search).append(line.split(": ", 1)[1])
     assert len(noise) == 4 and len(search) == 8
     bounds = [
@@ -182,6 +185,6 @@ def test_a_goal_that_no_rate_reaches_is_not_a_best_rate():
 
 
 def test_one_rank_has_nothing_to_compare():
-    run = launch("ch10_batch", 1, check=False)
-    assert run.exit_code != 0
-    assert "1 rank: comparing its gradient with the mean needs 2" in run.errors[0]
+    why = "1 rank: comparing its gradient with the mean needs 2"
+    with pytest.raises(RanksError, match=why):
+        run_script("ch10_batch", 1)
