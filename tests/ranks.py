@@ -25,8 +25,13 @@ def run_script(name: str, world_size: int, *flags: str) -> list[list[str]]:
     Raises:
         RanksError: with what the ranks say, if they refuse.
     """
-    script = str(ROOT / "scripts" / f"{name}.py")
     with Ranks(world_size) as ranks:
-        ranks.push({"script": script, "flags": flags})
-        ranks.run(JOB, quiet=True)
-        return [printed.splitlines() for printed in ranks.outputs]
+        return run_on(ranks, name, *flags)
+
+
+def run_on(ranks: Ranks, name: str, *flags: str) -> list[list[str]]:
+    """Run a script on ranks which have imported more than torch, such as sklearn."""
+    script = str(ROOT / "scripts" / f"{name}.py")
+    ranks.push({"script": script, "flags": flags})
+    ranks.run(JOB, quiet=True)
+    return [printed.splitlines() for printed in ranks.outputs]
