@@ -32,7 +32,8 @@ UNUSED = (
     "searchtools.js",  # of Sphinx's own search
     "language_data.js",
     "basic.css",
-    "*us.png",  # plus and minus
+    "minus.png",
+    "plus.png",
     "file.png",
 )
 
