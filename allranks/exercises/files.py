@@ -17,9 +17,9 @@ The docstring has a title, fields, the task in Markdown, and three hints::
 
 The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it passes``
 (at least one), ``# %% wrong: the mistake`` (at least three). What a reader is given is
-made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``
-and ``F`` need no import: a reader gets those that the solution names, and right and
-wrong answers have all of its imports.
+made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``,
+``F`` and the modules of the standard library need no import: a reader gets those that
+the solution names. Right and wrong answers have all of its imports, and their own.
 
 A right or wrong answer is a function, or says how it differs from an earlier right one,
 such as the solution::
@@ -35,9 +35,10 @@ such as the solution::
     # %% wrong: the mean of its own numbers
     # = return x.mean()
 
-A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
-after none of these stays, and says where. Each is looked for after the one before,
-whatever its indentation. Lines after ``=`` are the whole body of the solution.
+A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line, in
+which ``…`` is whatever stands there. One after none of these stays, and says where.
+Each is looked for after the one before, whatever its indentation. Lines after ``=`` are
+the whole body of the solution.
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
@@ -50,6 +51,7 @@ import ast
 import itertools
 import linecache
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,7 +168,7 @@ def read(path: Path) -> Exercise:
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     cells = [Cell(kind, note or "", code.strip()) for kind, note, code in triples]
     cells = [
-        replace(cell, code=_imported(cell.code)) if cell.kind == "solution" else cell
+        cell if _EDIT.match(cell.code) else replace(cell, code=_imported(cell.code))
         for cell in cells
     ]
     if [cell.kind for cell in cells[:1]] == ["solution"]:
@@ -238,7 +240,7 @@ def _completed(cells: list[Cell]) -> list[Cell]:
     for cell in cells:
         if _EDIT.match(cell.code):
             bases = [one.code for one in found if one.kind in ("solution", "right")]
-            cell = replace(cell, code=_edited(bases, cell))
+            cell = replace(cell, code=_imported(_edited(bases, cell)))
         elif cell.kind in ("right", "wrong"):
             cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
         found.append(cell)
@@ -246,13 +248,30 @@ def _completed(cells: list[Cell]) -> list[Cell]:
 
 
 def _imported(code: str) -> str:
-    """Return a solution with the imports of what is given and what it names."""
-    own = _imports(code)
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    lines = [line for name, line in GIVEN.items() if name in used and line not in own]
+    """Return a cell with the imports of what is given and what it names."""
+    own, unbound = _imports(code), _unbound(code)
+    modules = sorted(unbound & sys.stdlib_module_names)
+    given = [line for name, line in GIVEN.items() if name in unbound]
+    groups = [f"import {name}" for name in modules], own, given
+    head = "\n\n".join("\n".join(lines) for lines in groups if lines)
     body = "\n".join(code.splitlines()[len(own) :]).strip()
-    head = [*own, *[""] * bool(own and lines), *lines]
-    return "\n".join([*head, "", "", body]).strip()
+    return f"{head}\n\n\n{body}".strip()
+
+
+def _unbound(code: str) -> set[str]:
+    """Return the names that a cell reads and binds nowhere, such as ``torch``."""
+    read, bound = set(), set()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=None):
+                bound.add(name.partition(".")[0])
+            case ast.alias(asname=name):
+                bound.add(name)
+    return read - bound
 
 
 def _imports(code: str) -> list[str]:
@@ -292,17 +311,22 @@ def _edit(base: str, edits: list[tuple[str, str]]) -> str | None:
             new.append(" " * shift + line)
             continue
         was, _, now = line.partition(" =>")
+        part = re.compile(re.escape(was).replace("…", ".*"))
         fits = (
             at  # in what comes after the edit before
             for at, found in enumerate(old)
-            if (was in found if sign == "~" else found.strip() == line.strip())
+            if (part.search(found) if sign == "~" else found.strip() == line.strip())
         )
         if (at := next(fits, None)) is None:
             return None
         found = old[at]
         shift = _indent(found) - _indent(line)
         new += old[:at]
-        new += {" ": [found], "~": [found.replace(was, now[1:], 1)]}.get(sign, [])
+        if sign == " ":
+            new.append(found)
+        elif sign == "~":
+            start, end = part.search(found).span()
+            new.append(found[:start] + now[1:] + found[end:])
         del old[: at + 1]
     return "\n".join([*new, *old])
 
