@@ -226,7 +226,7 @@ def _stub(solution: str) -> str:
     """Return what a reader is given: the imports, the signature and the docstring."""
     function = ast.parse(solution).body[-1]
     head = solution.splitlines()[function.lineno - 1 : function.body[0].end_lineno]
-    lines = [*_imports(solution), "", "", *head, "    raise NotImplementedError"]
+    lines = [*_split(solution)[0], "", "", *head, "    raise NotImplementedError"]
     return "\n".join(lines).strip()
 
 
@@ -236,7 +236,7 @@ def _completed(cells: list[Cell]) -> list[Cell]:
     Raises:
         ValueError: if one differs in a line that no right answer before it has.
     """
-    imports, found = "\n".join(_imports(cells[1].code)), []
+    imports, found = "\n".join(_split(cells[1].code)[0]), []
     for cell in cells:
         if _EDIT.match(cell.code):
             bases = [one.code for one in found if one.kind in ("solution", "right")]
@@ -249,12 +249,11 @@ def _completed(cells: list[Cell]) -> list[Cell]:
 
 def _imported(code: str) -> str:
     """Return a cell with the imports of what is given and what it names."""
-    own, unbound = _imports(code), _unbound(code)
+    (own, body), unbound = _split(code), _unbound(code)
     modules = sorted(unbound & sys.stdlib_module_names)
     given = [line for name, line in GIVEN.items() if name in unbound]
     groups = [f"import {name}" for name in modules], own, given
     head = "\n\n".join("\n".join(lines) for lines in groups if lines)
-    body = "\n".join(code.splitlines()[len(own) :]).strip()
     return f"{head}\n\n\n{body}".strip()
 
 
@@ -274,11 +273,12 @@ def _unbound(code: str) -> set[str]:
     return read - bound
 
 
-def _imports(code: str) -> list[str]:
-    """Return the lines of the imports."""
-    tree = ast.parse(code).body
+def _split(code: str) -> tuple[list[str], str]:
+    """Return the lines of the imports, and what comes after them."""
+    tree, lines = ast.parse(code).body, code.splitlines()
     found = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return code.splitlines()[: found[-1].end_lineno] if found else []
+    end = found[-1].end_lineno if found else 0
+    return lines[:end], "\n".join(lines[end:]).strip()
 
 
 def _edited(bases: list[str], cell: Cell) -> str:
@@ -292,9 +292,9 @@ def _edited(bases: list[str], cell: Cell) -> str:
     edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
     if None in edits:
         raise ValueError(f"a sign in each line of: {cell.note}")
-    for base in bases:
+    for imports, base in map(_split, bases):
         if (code := _edit(base, [edit.groups() for edit in edits])) is not None:
-            return code
+            return "\n".join([*imports, code])
     raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
