@@ -107,25 +107,17 @@ def check(answer, case):
 
 
 # %% right: blocks in place of strides, Python's generator, repeats from the end
-def ex5_2(num_samples, epoch, seed):
-    order = list(range(num_samples))
-    random.Random(f"{seed}, {epoch}").shuffle(order)
-    share = -(-num_samples // dist.get_world_size())
-    while len(order) < share * dist.get_world_size():
-        order.append(order[-num_samples])
-    return order[dist.get_rank() * share :][:share]
-
-
+# ~ dice =… => order = list(range(num_samples))
+# ~ order… => random.Random(f"{seed}, {epoch}").shuffle(order)
+# ~ total… => share = -(-num_samples // world_size)
+# ~ order… => while len(order) < share * world_size:
+# +     order.append(order[-num_samples])
+# ~ [rank::world_size] => [rank * share :][:share]
 # %% right: torch's own
-from torch.utils.data import DistributedSampler
-
-
-def ex5_2(num_samples, epoch, seed):
-    sampler = DistributedSampler(range(num_samples), seed=seed)
-    sampler.set_epoch(epoch)
-    return list(sampler)
-
-
+# + from torch.utils.data import DistributedSampler
+# = sampler = DistributedSampler(range(num_samples), seed=seed)
+# = sampler.set_epoch(epoch)
+# = return list(sampler)
 # %% wrong: forgets the epoch
 # - sampler.set_epoch(epoch)
 # %% wrong: shuffles with another seed on each rank
