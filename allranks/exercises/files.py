@@ -264,7 +264,9 @@ def _unbound(code: str) -> set[str]:
         match node:
             case ast.Name(id=name, ctx=ast.Load()):
                 read.add(name)
-            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name):
                 bound.add(name)
             case ast.alias(name=name, asname=None):
                 bound.add(name.partition(".")[0])
