@@ -329,6 +329,7 @@ class TestFile:
                 "# - total = 0",
                 "right answers with the lines",
             ),
+            ("# = return losses.mean()", "# = return (", "Python in line 3"),
             ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
             ("# = return losses.mean()", "x = 1", "def ex2_3"),
         ],

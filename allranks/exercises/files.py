@@ -234,13 +234,19 @@ def _completed(cells: list[Cell]) -> list[Cell]:
     """Return the cells with right and wrong answers as a whole, imports included.
 
     Raises:
-        ValueError: if one differs in a line that no right answer before it has.
+        ValueError: if one differs in a line that no right answer before it has, or is
+            no Python after its changes.
     """
     imports, found = "\n".join(_split(cells[1].code)[0]), []
     for cell in cells:
         if _EDIT.match(cell.code):
             bases = [one.code for one in found if one.kind in ("solution", "right")]
-            cell = replace(cell, code=_imported(_edited(bases, cell)))
+            code = _edited(bases, cell)
+            try:
+                cell = replace(cell, code=_imported(code))
+            except SyntaxError as error:
+                at = f"line {error.lineno}, {error.text.strip()!r}"
+                raise ValueError(f"Python in {at}, for: {cell.note}") from None
         elif cell.kind in ("right", "wrong"):
             cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
         found.append(cell)
