@@ -134,7 +134,7 @@ def ex5_1(model):
 # ~ weight.grad) => weight.data.add_(weight.grad), dist.ReduceOp.AVG)
 # - weight.grad /= dist.get_world_size()
 # %% wrong: reduces a tied weight once for each layer that has it
-# ~ dist… => for _, other in model.named_parameters(remove_duplicate=False):
+# ~ dist.all… => for _, other in model.named_parameters(remove_duplicate=False):
 # +     dist.all_reduce(weight.grad) if other is weight else None
 # %% wrong: only rank 0 takes part
 # ~ ():  # a shared weight comes once => () if dist.get_rank() == 0 else []:

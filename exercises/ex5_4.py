@@ -162,7 +162,7 @@ def ex5_4(model):
 # +     dist.broadcast(buffer, src=0)
 # ~ dist.broadcast(buffer, src=0) => dist.all_reduce(buffer, dist.ReduceOp.MAX)
 # %% wrong: reduces to rank 0, and everybody divides
-# ~ dist… => dist.reduce(buffer, 0)
+# ~ dist.all… => dist.reduce(buffer, 0)
 # + buffer /= dist.get_world_size()
 # %% wrong: averages in bfloat16, which is faster
 # ~ buffer, dist => short := buffer.bfloat16(), dist

@@ -28,6 +28,8 @@ such as the solution::
     # - total /= world_size
     # %% wrong: the largest
     # ~ all_reduce(total) => all_reduce(total, dist.ReduceOp.MAX)
+    # %% wrong: the rank's own; … is whatever stands there
+    # ~ dist.all_reduce(… => pass
     # %% wrong: divides too early
     #   dist.all_reduce(total)
     # + total /= world_size
@@ -35,10 +37,9 @@ such as the solution::
     # %% wrong: the mean of its own numbers
     # = return x.mean()
 
-A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line, in
-which ``…`` is whatever stands there. One after none of these stays, and says where.
-Each is looked for after the one before, whatever its indentation. Lines after ``=`` are
-the whole body of the solution.
+A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
+after none of these stays, and says where. Each is looked for after the one before,
+whatever its indentation. Lines after ``=`` are the whole body of the solution.
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
@@ -226,7 +227,7 @@ def _stub(solution: str) -> str:
     """Return what a reader is given: the imports, the signature and the docstring."""
     function = ast.parse(solution).body[-1]
     head = solution.splitlines()[function.lineno - 1 : function.body[0].end_lineno]
-    lines = [*_split(solution)[0], "", "", *head, "    raise NotImplementedError"]
+    lines = [*_imports(solution), "", "", *head, "    raise NotImplementedError"]
     return "\n".join(lines).strip()
 
 
@@ -234,19 +235,13 @@ def _completed(cells: list[Cell]) -> list[Cell]:
     """Return the cells with right and wrong answers as a whole, imports included.
 
     Raises:
-        ValueError: if one differs in a line that no right answer before it has, or is
-            no Python after its changes.
+        ValueError: if one differs in a line that no right answer before it has.
     """
-    imports, found = "\n".join(_split(cells[1].code)[0]), []
+    imports, found = "\n".join(_imports(cells[1].code)), []
     for cell in cells:
         if _EDIT.match(cell.code):
             bases = [one.code for one in found if one.kind in ("solution", "right")]
-            code = _edited(bases, cell)
-            try:
-                cell = replace(cell, code=_imported(code))
-            except SyntaxError as error:
-                at = f"line {error.lineno}, {error.text.strip()!r}"
-                raise ValueError(f"Python in {at}, for: {cell.note}") from None
+            cell = replace(cell, code=_edited(bases, cell))
         elif cell.kind in ("right", "wrong"):
             cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
         found.append(cell)
@@ -255,11 +250,12 @@ def _completed(cells: list[Cell]) -> list[Cell]:
 
 def _imported(code: str) -> str:
     """Return a cell with the imports of what is given and what it names."""
-    (own, body), unbound = _split(code), _unbound(code)
+    own, unbound = _imports(code), _unbound(code)
     modules = sorted(unbound & sys.stdlib_module_names)
     given = [line for name, line in GIVEN.items() if name in unbound]
     groups = [f"import {name}" for name in modules], own, given
     head = "\n\n".join("\n".join(lines) for lines in groups if lines)
+    body = "\n".join(code.splitlines()[len(own) :]).strip()
     return f"{head}\n\n\n{body}".strip()
 
 
@@ -281,12 +277,11 @@ def _unbound(code: str) -> set[str]:
     return read - bound
 
 
-def _split(code: str) -> tuple[list[str], str]:
-    """Return the lines of the imports, and what comes after them."""
-    tree, lines = ast.parse(code).body, code.splitlines()
+def _imports(code: str) -> list[str]:
+    """Return the lines of the imports."""
+    tree = ast.parse(code).body
     found = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
-    end = found[-1].end_lineno if found else 0
-    return lines[:end], "\n".join(lines[end:]).strip()
+    return code.splitlines()[: found[-1].end_lineno] if found else []
 
 
 def _edited(bases: list[str], cell: Cell) -> str:
@@ -295,14 +290,20 @@ def _edited(bases: list[str], cell: Cell) -> str:
     Args:
         bases: the solution and other right answers; the first that fits is taken.
     Raises:
-        ValueError: if none has the lines to keep and to change.
+        ValueError: if none has the lines to keep and to change, or if what comes out
+            is no Python.
     """
     edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
     if None in edits:
         raise ValueError(f"a sign in each line of: {cell.note}")
-    for imports, base in map(_split, bases):
-        if (code := _edit(base, [edit.groups() for edit in edits])) is not None:
-            return "\n".join([*imports, code])
+    for base in bases:
+        if (code := _edit(base, [edit.groups() for edit in edits])) is None:
+            continue
+        try:
+            return _imported(code)
+        except SyntaxError as error:
+            at = f"line {error.lineno}, {error.text.strip()!r}"
+            raise ValueError(f"Python in {at}, for: {cell.note}") from None
     raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
