@@ -101,8 +101,8 @@ def compare(
 
 def _is(got: Any, value: Any, rtol: float | None, atol: float | None) -> bool:
     """Tell whether a value is what a mistake leads to."""
-    if isinstance(value, float) and value != value:
-        return False  # NaN tells nothing about the mistake
+    if isinstance(value, float) and not math.isfinite(value):
+        return False  # NaN or infinity tells nothing about the mistake
     try:
         expect("it", got, value, rtol, atol)
     except Wrong:
