@@ -60,10 +60,10 @@ def check(answer, case):
         numbers = torch.randn(steps, k, n, generator=dice(50 + rank))
         mine = 1 + noise / batch**0.5 * numbers
         mine *= 1 + 0.3 * rank  # no two ranks look alike
-        want, known = solution(mine, batch), mistakes(lambda other: other(mine, batch))
         with Untouched(gradients=mine):
             got = answer(mine, batch)
-        got = unpack(got, 3, "(|G|², S, their ratio)")
+        got = tuple(unpack(got, 3, "(|G|², S, their ratio)"))
+        want, known = reference(got, lambda function: function(mine, batch))
         for i, what in enumerate(("|G|²", "S", "S / |G|²")):
             if not abs(float(got[i])) < float("inf"):
                 raise Wrong(f"""rank {rank}'s {what} is {float(got[i])}; it should be

@@ -45,14 +45,13 @@ def ex8_1(weights, first_bytes, cap_bytes):
 # %% check
 S, H, D = torch.float32, torch.bfloat16, torch.float64
 TURNS = [(10, S), (20, H), (30, S), (5, S), (40, H), (1, S), (9, H), (70, H)]
-THREE = [(3, S), (2, D), (3, S), (2, D), (9, H), (9, S), (8, H)]
 CASES = {
     "all of one size": ([(10, S)] * 6, 40, 80),
     "a small first bucket": ([(5, S), (30, S), (20, S), (9, S), (1, S)], 16, 200),
     "a weight that is larger than the limit": ([(4, S), (500, S), (4, S)], 100, 100),
     "exactly full": ([(25, S), (25, S), (1, S)], 100, 100),
     "two dtypes in turn": (TURNS, 40, 100),
-    "three dtypes": (THREE, 16, 40),
+    "three dtypes": ([(3, S), (2, D), (3, S), (2, D), (9, H), (9, S), (8, H)], 16, 40),
     "one weight": ([(7, H)], 1000, 1000),
     "none": ([], 100, 100),
 }
@@ -61,17 +60,17 @@ CASES = {
 def check(answer, case):
     for name, (sizes, *limits) in case.each(CASES):
         weights = [torch.empty(num, dtype=dtype) for num, dtype in sizes]
-        got, want = answer(weights, *limits), solution(weights, *limits)
+        got = answer(weights, *limits)
         if not isinstance(got, (list, tuple)):
             raise Wrong(f"it returned {got!r:.60}, not a list of buckets.")
         got = [list(bucket) for bucket in got]
+        want, known = reference(got, lambda function: function(weights, *limits))
         if got != want and sorted(got) == sorted(want):
             raise Wrong(f"""the buckets are right, but in another order: {got}; the one
                 that begins first comes first: {want}.""")
         if [] in got:
             raise Wrong(f"there is an empty bucket: {got}.")
         if got != want:
-            known = mistakes(lambda mistake: mistake(weights, *limits))
             why = [f" {text}" for text, buckets in known.items() if buckets == got]
             raise Wrong(f"it returned {got}; it should be {want}.{''.join(why[:1])}")
 
@@ -97,12 +96,9 @@ def ex8_1(weights, first_bytes, cap_bytes):
 
 # %% wrong: closes a bucket before it would be too full
 # > These buckets stay below their limit; DDP's reach it.
-# - bucket.append(i)
-# - num_bytes += weight.nbytes
-# ~ num_bytes >= limit => bucket and num_bytes + weight.nbytes > limit
-#       limit, bucket, num_bytes = cap_bytes, [], 0
-# + bucket.append(i)
-# + num_bytes += weight.nbytes
+# ~ num_bytes >= limit => bucket[1:] and num_bytes > limit
+# ~ buckets.append(bucket) => buckets.append(bucket[:-1])
+# ~ cap_bytes, [], 0 => cap_bytes, [i], weight.nbytes
 # %% wrong: no bucket is small
 # > The first limit was not used.
 # ~ limits.get(dtype, first_bytes) => cap_bytes

@@ -48,11 +48,11 @@ A mistake that the check names has its sentence first, in lines after ``>``::
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
-names what is tried from here on, for the messages. ``solution`` is the function that is
-right, and ``mistakes(outcome, …)`` gives what ``outcome(mistake, …)`` is of each that
-has a sentence, as :func:`oracle.compare` takes them. The check can use ``torch``,
-``dist``, ``nn``, ``F``, ``rank``, ``world_size``, ``folder`` (an empty one, the same on
-all ranks, and the current one), and what :mod:`allranks.exercises.rank_side` lists.
+names what is tried from here on, for the messages. ``solution`` is the right function;
+``reference(got, outcome, …)`` gives what ``outcome(solution, …)`` is, and that of each
+mistake with a sentence. The check can use ``torch``, ``dist``, ``nn``, ``F``, ``rank``,
+``world_size``, ``folder`` (an empty one, the same on all ranks, and the current one),
+and what :mod:`allranks.exercises.rank_side` lists.
 '''
 
 import ast

@@ -61,17 +61,28 @@ class Known:
         self.solution = functions.pop("")
         self._mistakes = functions
 
-    def mistakes(self, outcome: Callable[..., T], *args: Any) -> dict[str, T]:
-        """Return what ``outcome(function, *args)`` is of each mistake, by its sentence.
+    def reference(
+        self, got: T, outcome: Callable[..., T], *args: Any
+    ) -> tuple[T, dict[str, T]]:
+        """Return ``outcome(solution, *args)``, and that of each mistake, by sentence.
 
-        A mistake that fails in this case is left out. All ranks have to call this,
-        since the functions may contain collectives.
+        All ranks have to call this, since the functions may contain collectives. The
+        mistakes are not tried if all ranks got what is right, and one that fails here
+        is left out.
+
+        Args:
+            got: what the outcome of the reader's function was.
+            outcome: runs a function on what a case gives, and returns what matters.
         """
-        found = {}
-        for sentence, function in self._mistakes.items():
-            with contextlib.suppress(Exception):
-                found[sentence] = outcome(function, *args)
-        return found
+        from allranks.exercises.oracle import differs
+        from allranks.exercises.watch import everyone
+
+        want, found = outcome(self.solution, *args), {}
+        if any(everyone(differs(got, want))):
+            for sentence, function in self._mistakes.items():
+                with contextlib.suppress(Exception):
+                    found[sentence] = outcome(function, *args)
+        return want, found
 
 
 def play(packed: bytes, exercise: Exercise, place: Place, folder: str) -> list[str]:
@@ -100,8 +111,9 @@ def play(packed: bytes, exercise: Exercise, place: Place, folder: str) -> list[s
     random.seed(2000 + rank)
     space = {"torch": torch, "dist": dist, "folder": folder}
     space |= {"rank": rank, "world_size": dist.get_world_size()}
-    changes, case, known = patches.Patches(), Case(), Known(exercise)
-    space |= {"solution": known.solution, "mistakes": known.mistakes}
+    changes, case = patches.Patches(), Case()
+    known = Known(exercise)
+    space |= {"solution": known.solution, "reference": known.reference}
     space |= {"nn": torch.nn, "F": torch.nn.functional}
     for owner, names in (oracle, ORACLE), (watch, WATCH), (changes, PATCHES):
         space |= {key: getattr(owner, key) for key in names.split()}
