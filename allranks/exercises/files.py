@@ -39,13 +39,22 @@ such as the solution::
 
 A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
 after none of these stays, and says where. Each is looked for after the one before,
-whatever its indentation. Lines after ``=`` are the whole body of the solution.
+whatever its indentation. Lines after ``=`` are the whole body of the solution. So may
+a cell ``# %% stub`` differ from what is made of the solution.
+
+A mistake that the check names has its sentence first, in lines after ``>``::
+
+    # %% wrong: the sum, not the mean
+    # > This is the sum: divide it by the world size.
+    # - total /= world_size
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
-names what is tried from here on, for the messages. The check can use ``torch``,
-``dist``, ``nn``, ``F``, ``rank``, ``world_size``, ``folder`` (an empty one, the same on
-all ranks, and the current one), and what :mod:`allranks.exercises.rank_side` lists.
+names what is tried from here on, for the messages. ``solution`` is the right function;
+``reference(got, outcome, …)`` gives what ``outcome(solution, …)`` is, and that of each
+mistake with a sentence. The check can use ``torch``, ``dist``, ``nn``, ``F``, ``rank``,
+``world_size``, ``folder`` (an empty one, the same on all ranks, and the current one),
+and what :mod:`allranks.exercises.rank_side` lists.
 '''
 
 import ast
@@ -56,6 +65,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from allranks.base.paths import ROOT
 
@@ -68,6 +78,7 @@ GIVEN = {
     "F": "from torch.nn import functional as F",
 }
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
+_SENTENCE = re.compile(r"^# > (.+)\n", re.MULTILINE)
 _EDIT = re.compile(r"# ([-+~= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
 _count = itertools.count(1)  # numbers the answers, so that each has its file name
@@ -75,11 +86,15 @@ _count = itertools.count(1)  # numbers the answers, so that each has its file na
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its kind, such as ``wrong``, the note in its heading, and its code."""
+    """One cell: its kind, such as ``wrong``, the note in its heading, and its code.
+
+    A mistake that the check names has a sentence, too.
+    """
 
     kind: str
     note: str
     code: str
+    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,12 +138,15 @@ class Exercise:
 
     def answer(self, cell: Cell) -> Callable:
         """Run a cell as a reader would, and return the function that it defines."""
-        filename = f"<{self.name}, {cell.kind} {next(_count)}>"
-        lines = cell.code.splitlines(True)
-        linecache.cache[filename] = (len(cell.code), None, lines, filename)
-        namespace = {"__name__": "__main__"}
-        exec(compile(cell.code, filename, "exec"), namespace)
-        return namespace[self.name]
+        return load(cell.code, f"<{self.name}, {cell.kind} {next(_count)}>")[self.name]
+
+
+def load(code: str, filename: str, **names: Any) -> dict[str, Any]:
+    """Run code in a namespace with some names, and return it; errors show its lines."""
+    linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
+    namespace = {"__name__": "__main__", **names}
+    exec(compile(code, filename, "exec"), namespace)
+    return namespace
 
 
 def names() -> list[str]:
@@ -167,7 +185,7 @@ def read(path: Path) -> Exercise:
     # split keeps what it captured, so parts is kind, note, code, kind, note, code, ...
     _, *parts = _CELL.split(text)
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    cells = [Cell(kind, note or "", code.strip()) for kind, note, code in triples]
+    cells = [_cell(*triple) for triple in triples]
     cells = [
         cell if _EDIT.match(cell.code) else replace(cell, code=_imported(cell.code))
         for cell in cells
@@ -223,6 +241,12 @@ def read(path: Path) -> Exercise:
     )
 
 
+def _cell(kind: str, note: str | None, text: str) -> Cell:
+    """Return a cell, whose sentence is not part of its code."""
+    sentence = " ".join(_SENTENCE.findall(text))
+    return Cell(kind, note or "", _SENTENCE.sub("", text).strip(), sentence)
+
+
 def _stub(solution: str) -> str:
     """Return what a reader is given: the imports, the signature and the docstring."""
     function = ast.parse(solution).body[-1]
@@ -241,6 +265,7 @@ def _completed(cells: list[Cell]) -> list[Cell]:
     for cell in cells:
         if _EDIT.match(cell.code):
             bases = [one.code for one in found if one.kind in ("solution", "right")]
+            bases = bases or [_stub(cells[1].code)]  # the cell is the stub
             cell = replace(cell, code=_edited(bases, cell))
         elif cell.kind in ("right", "wrong"):
             cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
