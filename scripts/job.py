@@ -51,7 +51,8 @@ MAIN = getattr(sys.modules["__main__"], "__file__", None) or ""
 HERE = os.path.dirname(os.path.abspath(__file__))
 if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
     signal.signal(signal.SIGINT, stop)
-    atexit.register(gc.freeze)  # or it looks for garbage for a second, then
+    gc.disable()  # or a third of torch's import goes into looking for garbage,
+    atexit.register(gc.freeze)  # and at the end another second
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
@@ -60,6 +61,9 @@ elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
 
 import torch
 import torch.distributed as dist
+
+gc.freeze()  # what torch has made stays
+gc.enable()
 
 
 def refuse(why: str) -> NoReturn:
