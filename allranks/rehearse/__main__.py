@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from allranks.rehearse import failures, launch, nvidia_smi, report
-from allranks.rehearse.command import CommandError
 from allranks.rehearse.findings import KINDS, Finding, judge
+from allranks.rehearse.launch import CommandError
 from allranks.rehearse.records import Record, Stage, gather, to_json
 from allranks.vgpu.cuda import cards
 from allranks.vgpu.sizes import to_bytes
