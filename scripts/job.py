@@ -56,6 +56,7 @@ if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
         watch(os.getppid())
 elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
     signal.signal(signal.SIGINT, stop)
+    atexit.register(gc.freeze)
     watch(int(os.environ.pop("PARENT_PID")))  # its own children have another
 
 gc.disable()  # nothing is garbage yet, and the search would take a while
