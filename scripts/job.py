@@ -51,14 +51,15 @@ MAIN = getattr(sys.modules["__main__"], "__file__", None) or ""
 HERE = os.path.dirname(os.path.abspath(__file__))
 if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
     signal.signal(signal.SIGINT, stop)
-    gc.disable()  # or a third of torch's import goes into looking for garbage,
-    atexit.register(gc.freeze)  # and at the end another second
+    atexit.register(gc.freeze)  # no search for garbage at the end: 1 s
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
     signal.signal(signal.SIGINT, stop)
+    atexit.register(gc.freeze)
     watch(int(os.environ.pop("PARENT_PID")))  # its own children have another
 
+gc.disable()  # nothing is garbage yet, and the search would take a while
 import torch
 import torch.distributed as dist
 
