@@ -27,6 +27,7 @@ ALONE = (
     "tests/allranks/guard/test_*.py",
     "tests/allranks/live/test_*.py",
     "tests/allranks/rehearse/test_command.py",
+    "tests/allranks/rehearse/test_styles.py",
     "tests/allranks/vgpu/test_*.py",
     "tests/book/explorables/test_*.py",
 )
