@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 # These are imported when they are asked for, because the doctor has to run where hardly
 # anything is installed.
-_HOMES = {"Ranks": "live.ranks", "check": "exercises", "hints": "exercises"}
+_HOMES = {
+    "Ranks": "live.ranks",
+    "check": "exercises.grader",
+    "hints": "exercises.help",
+}
 
 __version__ = "0.1.0"  # the one place; pyproject.toml and the release read it
 __all__ = ["LaunchError", "Ranks", "RanksError", "check", "hints", "launch"]

@@ -6,6 +6,7 @@ trains. Copy this file along with a script, or download the script as one file.
 """
 
 import argparse
+import atexit
 import gc
 import os
 import re
@@ -50,6 +51,7 @@ MAIN = getattr(sys.modules["__main__"], "__file__", None) or ""
 HERE = os.path.dirname(os.path.abspath(__file__))
 if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
     signal.signal(signal.SIGINT, stop)
+    atexit.register(gc.freeze)  # or it looks for garbage for a second, then
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned

@@ -117,13 +117,12 @@ class TestCheck:
         # Asked once while all sleep; then all have two seconds to end before the next.
         monkeypatch.setattr(grader, "STALL_S", 3)
         monkeypatch.setattr(grader, "LIMIT_S", 60.0)  # no time counts as a queue's
-        exercise = files.find("ex10_4")
-        code = exercise.code("solution")
-        slow = "late and time.sleep(late.pop()), dist.all_reduce(squares)"
-        code = code.replace("dist.all_reduce(squares)", slow)
+        code = files.find("ex5_1").code("solution")
+        slow = "late and time.sleep(late.pop()), dist.all_reduce("
+        code = code.replace("dist.all_reduce(", slow)
         assert slow in code
         code = f"import time\nlate = [3.5]\n{code}"
-        found = check(answer(code, "ex10_4"))
+        found = check(answer(code))
         assert found.passed, found.message
 
     @pytest.mark.parametrize(
@@ -332,6 +331,7 @@ class TestFile:
                 "# - total = 0",
                 "right answers with the lines",
             ),
+            ("# = return losses.mean()", "# = return (", "Python in line 3"),
             ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
             ("# = return losses.mean()", "x = 1", "def ex2_3"),
         ],
@@ -345,11 +345,27 @@ class TestFile:
         with pytest.raises(ValueError, match=f"ex2_3.py needs .*{fault}"):
             files.read(path)
 
+    def test_needs_no_import_of_a_module(self, tmp_path):
+        """A cell gets the modules that it names, unless that name is its own."""
+        text = self.GOOD.read_text("utf8")
+        text = text.replace("def check(answer, case):", "def check(answer, copy):")
+        text = text.replace("case(", "copy(time), nn, os.path.join(")
+        body = "# = random = losses.mean() * math.pi\n# = return random"
+        text = text.replace("# = return losses.mean()", body)
+        path = tmp_path / "ex2_3.py"
+        path.write_text(text, "utf8")
+        exercise = files.read(path)
+        head, _, _ = exercise.code("check").partition("\n\n\n")
+        given = "import torch\nfrom torch import nn"
+        assert head == f"import os\nimport time\n\n{given}"
+        assert exercise.code("wrong").startswith("import math\n\n\ndef ex2_3(")
+
     @pytest.mark.parametrize(
         ("edits", "body"),
         [
             ("# ~ x: => not x:", "    if not x:\n        y = 1\n        return x\n"),
             ("# ~ y = => y = y =", "    if x:\n        y = y = 1\n        return x\n"),
+            ("# ~ y … 1 => z(x)", "    if x:\n        z(x)\n        return x\n"),
             ("# - y = 1", "    if x:\n        return x\n"),
             (
                 "# - return x\n# + return y",

@@ -2,10 +2,7 @@
 
 Each exercise is one file, such as ``exercises/ex5_1.py``. Its form is described in
 :mod:`allranks.exercises.files`, and what its check may use in
-:mod:`allranks.exercises.oracle`.
+:mod:`allranks.exercises.oracle`. Readers get :func:`allranks.check` and
+:func:`allranks.hints`; nothing is imported here, because each rank of a check would
+import it again.
 """
-
-from allranks.exercises.grader import Answer, check
-from allranks.exercises.help import hints
-
-__all__ = ["Answer", "check", "hints"]

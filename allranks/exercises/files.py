@@ -17,9 +17,9 @@ The docstring has a title, fields, the task in Markdown, and three hints::
 
 The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it passes``
 (at least one), ``# %% wrong: the mistake`` (at least three). What a reader is given is
-made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``
-and ``F`` need no import: a reader gets those that the solution names, and right and
-wrong answers have all of its imports.
+made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``,
+``F`` and the modules of the standard library need no import: a reader gets those that
+the solution names. Right and wrong answers have all of its imports, and their own.
 
 A right or wrong answer is a function, or says how it differs from an earlier right one,
 such as the solution::
@@ -28,6 +28,8 @@ such as the solution::
     # - total /= world_size
     # %% wrong: the largest
     # ~ all_reduce(total) => all_reduce(total, dist.ReduceOp.MAX)
+    # %% wrong: the rank's own; … is whatever stands there
+    # ~ dist.all_reduce(… => pass
     # %% wrong: divides too early
     #   dist.all_reduce(total)
     # + total /= world_size
@@ -59,6 +61,7 @@ import ast
 import itertools
 import linecache
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,7 +187,7 @@ def read(path: Path) -> Exercise:
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     cells = [_cell(*triple) for triple in triples]
     cells = [
-        replace(cell, code=_imported(cell.code)) if cell.kind == "solution" else cell
+        cell if _EDIT.match(cell.code) else replace(cell, code=_imported(cell.code))
         for cell in cells
     ]
     if [cell.kind for cell in cells[:1]] == ["solution"]:
@@ -271,13 +274,32 @@ def _completed(cells: list[Cell]) -> list[Cell]:
 
 
 def _imported(code: str) -> str:
-    """Return a solution with the imports of what is given and what it names."""
-    own = _imports(code)
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    lines = [line for name, line in GIVEN.items() if name in used and line not in own]
+    """Return a cell with the imports of what is given and what it names."""
+    own, unbound = _imports(code), _unbound(code)
+    modules = sorted(unbound & sys.stdlib_module_names)
+    given = [line for name, line in GIVEN.items() if name in unbound]
+    groups = [f"import {name}" for name in modules], own, given
+    head = "\n\n".join("\n".join(lines) for lines in groups if lines)
     body = "\n".join(code.splitlines()[len(own) :]).strip()
-    head = [*own, *[""] * bool(own and lines), *lines]
-    return "\n".join([*head, "", "", body]).strip()
+    return f"{head}\n\n\n{body}".strip()
+
+
+def _unbound(code: str) -> set[str]:
+    """Return the names that a cell reads and binds nowhere, such as ``torch``."""
+    read, bound = set(), set()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=None):
+                bound.add(name.partition(".")[0])
+            case ast.alias(asname=name):
+                bound.add(name)
+    return read - bound
 
 
 def _imports(code: str) -> list[str]:
@@ -293,14 +315,20 @@ def _edited(bases: list[str], cell: Cell) -> str:
     Args:
         bases: the solution and other right answers; the first that fits is taken.
     Raises:
-        ValueError: if none has the lines to keep and to change.
+        ValueError: if none has the lines to keep and to change, or if what comes out
+            is no Python.
     """
     edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
     if None in edits:
         raise ValueError(f"a sign in each line of: {cell.note}")
     for base in bases:
-        if (code := _edit(base, [edit.groups() for edit in edits])) is not None:
-            return code
+        if (code := _edit(base, [edit.groups() for edit in edits])) is None:
+            continue
+        try:
+            return _imported(code)
+        except SyntaxError as error:
+            at = f"line {error.lineno}, {error.text.strip()!r}"
+            raise ValueError(f"Python in {at}, for: {cell.note}") from None
     raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
@@ -317,17 +345,22 @@ def _edit(base: str, edits: list[tuple[str, str]]) -> str | None:
             new.append(" " * shift + line)
             continue
         was, _, now = line.partition(" =>")
+        part = re.compile(re.escape(was).replace("…", ".*"))
         fits = (
             at  # in what comes after the edit before
             for at, found in enumerate(old)
-            if (was in found if sign == "~" else found.strip() == line.strip())
+            if (part.search(found) if sign == "~" else found.strip() == line.strip())
         )
         if (at := next(fits, None)) is None:
             return None
         found = old[at]
         shift = _indent(found) - _indent(line)
         new += old[:at]
-        new += {" ": [found], "~": [found.replace(was, now[1:], 1)]}.get(sign, [])
+        if sign == " ":
+            new.append(found)
+        elif sign == "~":
+            start, end = part.search(found).span()
+            new.append(found[:start] + now[1:] + found[end:])
         del old[: at + 1]
     return "\n".join([*new, *old])
 

@@ -8,9 +8,9 @@ from bs4 import BeautifulSoup
 
 from allranks import clinic
 from allranks.base.paths import ROOT
+from allranks.diagnose.answers import flat
 from allranks.diagnose.described import candidates, symptoms, table
 from allranks.diagnose.text import Log
-from allranks.diagnose.words import flat
 from book._ext.clinic.cases import change, load
 from tests.book.axe import AXE, COLOURS, RUN
 from tests.book.visits import STILL

@@ -50,6 +50,31 @@ def test_every_link_and_anchor_leads_somewhere(trees):
     assert checked > 20 * len(trees)  # otherwise the test has missed the links
 
 
+def test_every_file_that_a_style_sheet_names_exists(site):
+    """Fonts and pictures in ``url()`` are files of the site, or inside the sheet."""
+    broken = []
+    for sheet in (site / "_static").rglob("*.css"):
+        text = re.sub(r"/\*.*?\*/", "", sheet.read_text("utf8"), flags=re.DOTALL)
+        for url in re.findall(r"url\(\s*[\"']?((?!data:)[^\"')]+)", text):
+            if not (sheet.parent / urlsplit(url).path).is_file():
+                broken.append(f"{sheet.name}: {url}")
+    assert not broken
+
+
+def test_no_file_waits_for_a_page_that_loads_it(site, trees):
+    """Each file is named by a page, or by a style sheet or a script that a page loads.
+
+    The themes bring fonts and icons that none names (book/_ext/site/unused.py).
+    """
+    files = {path for path in (site / "_static").rglob("*") if path.is_file()}
+    text = "".join(path.read_text("utf8") for path in trees)
+    while named := {path for path in files if path.name in text}:
+        files -= named
+        own = [path for path in named if path.suffix in (".css", ".js")]
+        text = "".join(path.read_text("utf8") for path in own)
+    assert not sorted(path.relative_to(site).as_posix() for path in files)
+
+
 def test_every_picture_says_what_it_shows(trees):
     """Images and drawings have a text; outside the article they may be decoration."""
     silent = []

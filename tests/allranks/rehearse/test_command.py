@@ -17,8 +17,7 @@ from allranks import vgpu
 from allranks.doctor import nvidia_smi as doctor
 from allranks.rehearse import __main__ as command
 from allranks.rehearse import launch, nvidia_smi, records
-from allranks.rehearse.command import CommandError, reach, rewrite
-from allranks.rehearse.launch import _place
+from allranks.rehearse.launch import CommandError, _place, reach, rewrite
 from tests.allranks.rehearse.running import (
     REHEARSE,
     SCRIPTS,

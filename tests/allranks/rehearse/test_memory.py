@@ -13,7 +13,7 @@ from allranks.rehearse import memory
 machine = vgpu.plug_in(1, kind="cuda")
 holders = memory.Holders(machine)
 machine.observer = SimpleNamespace(
-    took=holders.took, frees=holders.frees, copied=lambda *about: None
+    on_allocate=holders.on_allocate, on_free=holders.on_free, on_copy=lambda *_: None
 )
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -46,7 +46,7 @@ from allranks.rehearse import memory
 machine = vgpu.plug_in(1, kind="cuda")
 holders = memory.Holders(machine)
 machine.observer = SimpleNamespace(
-    took=holders.took, frees=holders.frees, copied=lambda *about: None
+    on_allocate=holders.on_allocate, on_free=holders.on_free, on_copy=lambda *_: None
 )
 net = torch.nn.Linear(64, 64, bias=False).cuda()
 weight, optimizer = net.weight, torch.optim.AdamW(net.parameters(), fused=True)
@@ -79,7 +79,7 @@ from allranks.rehearse import memory
 machine = vgpu.plug_in(1, kind="cuda")
 holders = memory.Holders(machine)
 machine.observer = SimpleNamespace(
-    took=holders.took, frees=holders.frees, copied=lambda *about: None
+    on_allocate=holders.on_allocate, on_free=holders.on_free, on_copy=lambda *_: None
 )
 held, seen, readers = torch.ones(1024, device="cuda"), [], []
 holders._owned_storages = lambda: readers.append(threading.get_ident()) or ()
@@ -116,8 +116,8 @@ def train(size, limit="1 GiB", steps=2):
     given = samples.Samples(lambda: len(done))
     holders = memory.Holders(machine, lambda: given.batch)
     machine.observer = SimpleNamespace(
-        took=holders.took, frees=holders.frees, copied=lambda *about: None,
-        lacks=holders.lacks,
+        on_allocate=holders.on_allocate, on_free=holders.on_free,
+        on_out_of_memory=holders.on_out_of_memory, on_copy=lambda *_: None,
     )
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
@@ -189,7 +189,7 @@ from allranks.rehearse import memory
 machine = vgpu.plug_in(1, kind="cuda")
 holders = memory.Holders(machine)
 machine.observer = SimpleNamespace(
-    took=holders.took, frees=holders.frees, copied=lambda *about: None
+    on_allocate=holders.on_allocate, on_free=holders.on_free, on_copy=lambda *_: None
 )
 net = torch.nn.Linear(64, 64, bias=False).cuda()
 average = copy.deepcopy(net).requires_grad_(False)
