@@ -19,6 +19,8 @@ def rehearse(capfd, monkeypatch):
             for name, value in variables.items():
                 patch.setenv(name, value)
             code = main(["--timeout=90", *words])
+        if code == 130:
+            raise KeyboardInterrupt  # the command ends well, but pytest was meant
         return code, *capfd.readouterr()
 
     return run
