@@ -195,7 +195,6 @@ def brief(kind, error, trace) -> None:
         why = "a DataLoader worker was killed, often for want of memory"
     elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
+    if not why:
+        return sys.__excepthook__(kind, error, trace)
+    sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
