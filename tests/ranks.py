@@ -30,7 +30,7 @@ def run_script(name: str, world_size: int, *flags: str) -> list[list[str]]:
 
 
 def run_on(ranks: Ranks, name: str, *flags: str) -> list[list[str]]:
-    """Run a script on ranks which have imported more than torch, such as sklearn."""
+    """Run a script on live ranks that the tests of a file share."""
     script = str(ROOT / "scripts" / f"{name}.py")
     ranks.push({"script": script, "flags": flags})
     ranks.run(JOB, quiet=True)
