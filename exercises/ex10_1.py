@@ -33,14 +33,12 @@ def ex10_1(x, generator):
 # %% check
 DRAWS = 4096
 EXACT = [0.0, -0.0, 1.0, -1.5, 256.0, 2.0**-130, float("inf"), -float("inf")]
-PATTERNS = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x7FFFFF]  # NaN, as bits
+PATTERNS = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001]  # NaN, as bits
 BETWEEN = {  # by case: numbers, and the chance of the neighbour farther from zero
-    "between two numbers": [
-        (1 + 1 / 512, 0.25), (1 + 3 / 512, 0.75), (3 + 1 / 128, 0.5)
-    ],
-    "very near one of them": [(1 + 1 / 8192, 1 / 64), (5 - 1 / 2048, 63 / 64)],
-    "below zero": [(-1 - 1 / 512, 0.25), (-5 + 1 / 2048, 63 / 64)],
-    "below a power of two": [(2 - 1 / 512, 0.75), (0.25 - 1 / 4096, 0.75)],
+    "between two numbers": [(1 + 1/512, 0.25), (1 + 3/512, 0.75), (3 + 1/128, 0.5)],
+    "very near one of them": [(1 + 1/8192, 1/64), (5 - 1/2048, 63/64)],
+    "below zero": [(-1 - 1/512, 0.25), (-5 + 1/2048, 63/64)],
+    "below a power of two": [(2 - 1/512, 0.75), (0.25 - 1/4096, 0.75)],
     "subnormal numbers": [(2.0**-133 + 2.0**-135, 0.25), (2.0**-135, 0.25)],
 }  # fmt: skip
 
@@ -49,8 +47,8 @@ def drawn(answer, x, seed):
     """Return what the answer makes of x, after a look at its type."""
     with Untouched(x=x):
         got = answer(x, dice(seed))
-    if not isinstance(got, torch.Tensor) or got.dtype != torch.bfloat16:
-        kind = getattr(got, "dtype", type(got).__name__)
+    kind = getattr(got, "dtype", type(got).__name__)
+    if kind != torch.bfloat16:
         raise Wrong(f"the result is {kind}, not a tensor of bfloat16.")
     if got.shape != x.shape:
         raise Wrong(f"the result has shape {list(got.shape)}, not {list(x.shape)}.")
@@ -61,8 +59,7 @@ def judge(got, value, chance):
     """Is each number a neighbour of the value, and each as often as it should be?"""
     bits = torch.tensor(value).view(torch.int32) & -65536
     inner, outer = torch.stack([bits, bits + 65536]).view(torch.float32).tolist()
-    strange = got[(got != inner) & (got != outer)]
-    if len(strange):
+    if len(strange := got[(got != inner) & (got != outer)]):
         raise Wrong(f"""{value:.8g} became {strange[0].item():.8g}; its neighbours are
             {inner:.8g} and {outer:.8g}.""")
     share = (got == outer).float().mean().item()
@@ -78,16 +75,13 @@ def check(answer, case):
         expect(f"of {EXACT}, the result", drawn(answer, x, seed), x, 0, 0)
     case("NaN")
     for seed in range(8):
-        x = torch.tensor(PATTERNS, dtype=torch.int32).view(torch.float32)
-        got = drawn(answer, x, seed)
-        for bits, number in zip(PATTERNS, got.tolist()):
+        x = torch.tensor(PATTERNS).int().view(torch.float32)
+        for bits, number in zip(PATTERNS, drawn(answer, x, seed).tolist()):
             if number == number:
-                bits = f"{bits & 0xFFFFFFFF:08x}"
-                raise Wrong(f"NaN with the bits {bits} became {number:g}.")
+                raise Wrong(f"NaN with the bits {bits:08x} became {number:g}.")
     for name, pairs in case.each(BETWEEN):
         for value, chance in pairs:
-            x = torch.full((2, DRAWS // 2), value)
-            judge(drawn(answer, x, 7), value, chance)
+            judge(drawn(answer, torch.full((2, DRAWS // 2), value), 7), value, chance)
     case("the same weights on all ranks")
     x = torch.randn(1000, generator=dice(3))
     got = drawn(answer, x, 11)
@@ -96,8 +90,7 @@ def check(answer, case):
     if not torch.equal(got, drawn(answer, x, 11)):
         raise Wrong("""the same numbers and the same generator led to two results: some
             of the randomness comes from elsewhere.""")
-    every = everyone(got)
-    for r, other in enumerate(every):
+    for r, other in enumerate(every := everyone(got)):
         if apart := int((other != every[0]).sum()):
             raise Wrong(f"rank 0 and rank {r} rounded {apart} of 1000 weights apart.")
 
@@ -119,14 +112,9 @@ def ex10_1(x, generator):
 # %% wrong: the noise comes from each rank's own dice
 # ~ generator=generator, dtype => dtype
 # %% wrong: noise, and then to the nearest, which rounds what it could hold
-# = noise = torch.rand(x.shape, generator=generator) - 0.5
-# = return (x * (1 + noise / 64)).bfloat16()
+# = return (x * (1 + (torch.rand(x.shape, generator=generator) - 0.5) / 64)).bfloat16()
 # %% wrong: a fair coin
-# = lower = (x.view(torch.int32) & -65536).view(torch.float32)
-# = upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)
-# = coin = torch.rand(x.shape, generator=generator) < 0.5
-# = chosen = torch.where(coin & (lower != x), upper, lower)
-# = return torch.where(x.isfinite(), chosen, x).bfloat16()
+# ~ , dtype=torch.double) => ) < 0.5
+# ~ dice < place => dice & (lower != x)
 # %% wrong: 16 bits of noise are added, but the nearest is taken
-# - bits = (x.view(torch.int32) + noise) & -65536  # clears the lower half
-# + bits = x.view(torch.int32) + noise * (x.bfloat16().float() != x)
+# ~ + noise) & -65536 => + noise * (x.bfloat16().float() != x))

@@ -55,35 +55,29 @@ CASES = {  # sharded: sizes by rank, replicated sizes, dtype, magnitude, max_nor
 
 def made(sizes, seed, dtype, magnitude):
     seed = dice(seed)  # so any rank can make them
-    return [
-        ((torch.rand(n, generator=seed) + 0.5) * magnitude).to(dtype) for n in sizes
-    ]
-
-
-def square(tensors):
-    return sum((t.double().square().sum().item() for t in tensors), 0.0)
+    draws = [torch.rand(num, generator=seed) + 0.5 for num in sizes]
+    return [(magnitude * draw).to(dtype) for draw in draws]
 
 
 def check(answer, case):
     for name, (sizes, same, dtype, magnitude, most) in case.each(CASES):
         parts = [made(sizes[r], 10 + r, dtype, magnitude) for r in range(world_size)]
         shared = made(same, 5, dtype, magnitude)
-        squares, ours = [square(part) for part in parts], square(shared)
-        norm = (sum(squares) + ours) ** 0.5
         given = [[t.clone() for t in kind] for kind in (parts[rank], shared)]
         got = answer(*given, most)
         if not isinstance(got, float):
             raise Wrong(f"it returned {type(got).__name__}, not a float.")
+        squares = [[t.double().square().sum() for t in p] for p in (*parts, shared)]
+        *squares, ours = [float(sum(of_part)) for of_part in squares]
+        norm = (sum(squares) + ours) ** 0.5
         compare(f"the norm that rank {rank} returns", got, norm, {
             "It counts what is replicated once per rank.":
                 (sum(squares) + world_size * ours) ** 0.5,
             "It leaves out the other ranks' shards.": (squares[rank] + ours) ** 0.5,
-            "It adds norms, not their squares.":
-                sum(s**0.5 for s in [*squares, ours]),
+            "It adds norms, not their squares.": sum(s**0.5 for s in [*squares, ours]),
             "It leaves out what is replicated.": sum(squares) ** 0.5,
             "It is the norm after clipping.": min(norm, most),
         }, rtol=1e-5)  # fmt: skip
-        close = {"rtol": 1e-4 if dtype == F32 else 0.02, "atol": 1e-7}
         kinds = zip(("shard", "replicated gradient"), (parts[rank], shared), given)
         for kind, whole, left in kinds:
             for i, (before, after) in enumerate(zip(whole, left)):
@@ -91,7 +85,7 @@ def check(answer, case):
                 compare(f"rank {rank}'s {kind} {i}", after, want, {
                     "It is not clipped.": before,
                     "A short gradient must not grow.": before * (most / norm),
-                }, **close)  # fmt: skip
+                }, 1e-4 if dtype == F32 else 0.02, 1e-7)  # fmt: skip
 
 
 # %% right: each rank brings its share of what all hold

@@ -52,61 +52,25 @@ CASES = {  # steps, k, n, batch, how large the noise of one sample is
 }
 
 
-def made(r, steps, k, n, batch, noise):
-    """Return the gradients of rank r; any rank can make them."""
-    numbers = torch.randn(steps, k, n, generator=dice(50 + r))
-    return (1 + noise / batch**0.5 * numbers) * (1 + 0.3 * r)  # no two ranks look alike
-
-
-def solve(small, big, batch, total):
-    """Return |G|², S and their ratio from mean squared norms."""
-    noise = ((small - big) / (1 / batch - 1 / total)).mean().item()
-    signal = ((total * big - batch * small) / (total - batch)).mean().item()
-    return signal, noise, noise / signal
-
-
 def check(answer, case):
     for name, (steps, k, n, batch, noise) in CASES.items():
         if world_size * k < 2:
             continue  # one gradient tells nothing about noise
         case(name)
-        task = steps, k, n, batch, noise
-        every = [made(r, *task) for r in range(world_size)]
-        every = torch.stack(every, 1).double()  # (steps, W, k, n)
-        mine, sizes = made(rank, *task), (batch, world_size * k * batch)
+        numbers = torch.randn(steps, k, n, generator=dice(50 + rank))
+        mine = 1 + noise / batch**0.5 * numbers
+        mine *= 1 + 0.3 * rank  # no two ranks look alike
         with Untouched(gradients=mine):
             got = answer(mine, batch)
-        got = unpack(got, 3, "(|G|², S, their ratio)")
-        norms, own = every.square().sum(-1), every[:, rank].mean(1).square().sum(-1)
-        small, big = norms.mean((1, 2)), every.mean((1, 2)).square().sum(-1)
-        of_rank, of_ranks = norms[:, rank].mean(1), every.mean(2).square().sum(-1)
-        want, norm = solve(small, big, *sizes), big.mean().item()
-        ratios = [solve(*pair, *sizes)[2] for pair in zip(small, big)]
-        mistakes = {
-            "Only this rank's small gradients count in it.":
-                solve(of_rank, big, *sizes),
-            "The mean norm was squared, instead of a mean of squares.":
-                solve(norms.sqrt().mean((1, 2)).square(), big, *sizes),
-            "The mean gradient is that of this rank alone.": solve(small, own, *sizes),
-            "No other rank's gradients are in it.":
-                solve(of_rank, own, batch, k * batch + (k == 1)),
-            "A mean over ranks of |mean gradient|² is not that of the whole.":
-                solve(small, of_ranks.mean(1), *sizes),
-            "This is the squared norm of the mean gradient, whose noise is still in "
-            "it.": (norm, want[1], want[1] / norm),
-            "This is a mean of the steps' ratios.":
-                (*want[:2], torch.tensor(ratios).mean().item()),
-        }  # fmt: skip
-        if world_size > 1:
-            fault = "The large batch has W k times as many samples as a small one."
-            mistakes[fault] = solve(small, big, batch, world_size * batch)
+        got = tuple(unpack(got, 3, "(|G|², S, their ratio)"))
+        want, known = reference(got, lambda function: function(mine, batch))
         for i, what in enumerate(("|G|²", "S", "S / |G|²")):
             if not abs(float(got[i])) < float("inf"):
                 raise Wrong(f"""rank {rank}'s {what} is {float(got[i])}; it should be
                     {want[i]:.6g}. Of how many samples is the mean of all gradients, if
                     each is of {batch}?""")
-            known = {words: values[i] for words, values in mistakes.items()}
-            compare(f"rank {rank}'s {what}", float(got[i]), want[i], known, rtol=1e-5)
+            values = {sentence: found[i] for sentence, found in known.items()}
+            compare(f"rank {rank}'s {what}", float(got[i]), want[i], values, rtol=1e-5)
 
 
 # %% right: from the deviations from the mean
@@ -121,21 +85,34 @@ def ex10_4(gradients, batch):
     return float(signal), float(noise), float(noise / signal)
 
 
-# %% wrong: a mean of the steps' ratios
-# - return signal.item(), noise.item(), (noise / signal).item()
-# + each = (small - big) / (1 / batch - 1 / (many * batch))
-# + ratio = (each / (small - each / batch)).mean()
-# + return signal.item(), noise.item(), ratio.item()
 # %% wrong: the small norms of one rank
+# > Only this rank's small gradients count in it.
 # ~ dist.all_reduce(squares) => squares *= dist.get_world_size()
-# %% wrong: forgets that the gradients were accumulated
-# ~ many * => dist.get_world_size() *
-# %% wrong: takes the mean gradient for G
-# ~ small.mean() - noise / batch => big.mean()
 # %% wrong: squares the mean of the norms
+# > The mean norm was squared, instead of a mean of squares.
 # ~ square().sum((1, 2))  # (steps,) => norm(dim=2).sum(1)
 # ~ squares / many => (squares / many).square()
+# %% wrong: the large norm of one rank
+# > The mean gradient is that of this rank alone.
+# ~ dist.all_reduce(total) => total *= dist.get_world_size()
 # %% wrong: no rank asks the others
+# > No other rank's gradients are in it.
 # ~ dist.get_world_size() * gradients => gradients
 # - dist.all_reduce(total)
 # - dist.all_reduce(squares)
+# %% wrong: a mean over ranks of the large norm
+# > A mean over ranks of |mean gradient|² is not that of the whole.
+# ~ all_reduce(total) => all_reduce(big := (total / gradients.size(1)).square().sum(1))
+# ~ (total / many).square().sum(1) => big / dist.get_world_size()
+# %% wrong: takes the mean gradient for G
+# > This is the squared norm of the mean gradient, whose noise is still in it.
+# ~ small.mean() - noise / batch => big.mean()
+# %% wrong: a mean of the steps' ratios
+# > This is a mean of the steps' ratios.
+# ~ ).mean() => )
+# ~ small.mean() => small
+# - return signal.item(), noise.item(), (noise / signal).item()
+# + return tuple(x.mean().item() for x in (signal, noise, noise / signal))
+# %% wrong: forgets that the gradients were accumulated
+# > The large batch has W k times as many samples as a small one.
+# ~ many * => dist.get_world_size() *

@@ -27,16 +27,9 @@ value=1 - b2)`; `master -= lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + 
 Then pad the piece, `dist.all_gather`, and copy from the row into the weights.
 """
 
+
 # %% stub
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    """Take a step of AdamW with float32 copies that are spread over the ranks."""
-    raise NotImplementedError
-
-
+# - from torch.nn import functional as F
 # %% solution
 def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
     """Take a step of AdamW with float32 copies that are spread over the ranks."""
@@ -96,8 +89,9 @@ def brought(kind, shapes, step):
     return [[every[r] for every in sets] for r in range(world_size)]
 
 
-def stepped(start, history, lr, eps, decay, mean, copy=True, coupled=False, fix=True):
+def run(task, mean=lambda every: every.mean(0), copy=True, coupled=False, fix=True):
     """Return the weights after all steps, as one process would have them."""
+    start, history, lr, eps, decay = task
     where = torch.float32 if copy else BF16
     kept = [w.to(where, copy=True) for w in start]
     moments = [(torch.zeros(w.shape), torch.zeros(w.shape)) for w in start]
@@ -137,23 +131,18 @@ def check(answer, case):
         for every in history:
             mine = [g.clone() for g in every[rank]]
             answer(weights, mine, state, lr, BETAS, eps, decay)
-
-        def other(
-            mean=lambda every: every.mean(0), task=(start, history, *numbers), **how
-        ):
-            return stepped(*task, mean, **how)
-
-        want, flat = other(), torch.cat([w.flatten() for w in weights])
+        task = start, history, *numbers
+        want, flat = run(task), torch.cat([w.flatten() for w in weights])
         mistakes = {
-            "Small steps on bfloat16 weights are rounded away.": other(copy=False),
+            "Small steps on bfloat16 weights are rounded away.": run(task, copy=False),
             "The weights did not move.": start,
             "Weight decay was added to the gradient, as Adam does, not AdamW.":
-                other(coupled=True),
-            "The moments are not corrected for starting at zero.": other(fix=False),
+                run(task, coupled=True),
+            "The moments are not corrected for starting at zero.": run(task, fix=False),
             "This is a step on this rank's own gradients.":
-                other(lambda every: every[rank]),
+                run(task, lambda every: every[rank]),
             "This is a step on the sum of the gradients, not their mean.":
-                other(lambda every: every.sum(0)),
+                run(task, lambda every: every.sum(0)),
         }  # fmt: skip
         for i, (weight, wanted) in enumerate(zip(weights, want)):
             if tuple(weight.shape) != shapes[i] or weight.dtype != BF16:
@@ -162,8 +151,7 @@ def check(answer, case):
             what = f"weight {i} on rank {rank} after {steps} steps"
             compare(what, weight, wanted, known, rtol=2.0**-7, atol=1e-6)
         apart.append(int((flat != torch.cat([w.flatten() for w in want])).sum()))
-        bits = everyone(flat)
-        for r, one in enumerate(bits):
+        for r, one in enumerate(bits := everyone(flat)):
             if not torch.equal(one, bits[0]):
                 raise Wrong(f"the weights of rank 0 and rank {r} are not the same.")
         memory.append((held(state, set()), 3 * -(-len(flat) // world_size), len(flat)))

@@ -79,63 +79,41 @@ def check(answer, case):
         got = list(got) if isinstance(got, (tuple, range)) else got
         what = f"With the variable {given} and {num_gpus} GPUs, your list"
         expect(what, got, want)
-        for i, gpu in enumerate(got):
-            expect(f"{what}, entry {i},", gpu, want[i])
 
 
 # %% right: a pattern for the entry, and a dictionary that keeps the order
-import re
-
-
-def ex1_1(value, num_gpus):
-    if value is None:
-        return [*range(num_gpus)]
-    seen = {}
-    for entry in value.split(","):
-        match = re.fullmatch(r" *(0|[1-9][0-9]*) *", entry)
-        if match is None or int(match[1]) >= num_gpus:
-            break
-        if int(match[1]) in seen:
-            return []
-        seen[int(match[1])] = True
-    return list(seen)
-
-
+# ~ known, … => gpus = {}
+# ~ map(str.strip, value.split(",")) => value.split(",")
+# ~ if entry … => match = re.fullmatch(r" *(0|[1-9][0-9]*) *", entry)
+# + if match is None or int(match[1]) >= num_gpus:
+# ~ entry => match[1]
+# ~ gpus.append(int(entry)) => gpus[int(match[1])] = True
+# ~ gpus => list(gpus)
 # %% right: asks the machine's own numbers, and looks for twins at the end
-import itertools
-
-
-def ex1_1(value, num_gpus):
-    known = {str(gpu): gpu for gpu in range(num_gpus)}
-    if value is None:
-        return tuple(known.values())
-    entries = (entry.strip() for entry in value.split(","))
-    names = list(itertools.takewhile(known.__contains__, entries))
-    return [known[name] for name in names] if len({*names}) == len(names) else []
-
-
+# = known = {str(gpu): gpu for gpu in range(num_gpus)}
+# = if value is None:
+# =     return tuple(known.values())
+# = entries = (entry.strip() for entry in value.split(","))
+# = names = list(itertools.takewhile(known.__contains__, entries))
+# = return [known[name] for name in names] if len({*names}) == len(names) else []
 # %% wrong: an empty variable is taken for none
 # ~ value is None => not value
 # %% wrong: a mask of which GPUs are visible, so their order is lost
-# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
-# + entries = [e.strip() for e in value.split(",")]
+# ~ known, … => entries = [e.strip() for e in value.split(",")]
 # + return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
 # %% wrong: leaves out what is wrong, and reads on
 # ~ break => continue
 # %% wrong: believes each number, as int() does
-# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
-# + return [int(entry) for entry in value.split(",") if entry]
+# ~ known, … => return [int(entry) for entry in value.split(",") if entry]
 # %% wrong: a GPU that is named twice counts once
 # ~ return [] => continue
 # %% wrong: returns the entries as text
 # ~ list(range(num_gpus)) => [str(gpu) for gpu in range(num_gpus)]
 # ~ gpus.append(int(entry)) => gpus.append(entry)
 # %% wrong: takes what int() takes: +2, 1_0, 07
-# -     if entry not in known:
-# +     try:
-# +         known.index(str(int(entry)))
-# +     except ValueError:
+# ~ if entry … => try:
+# +     known.index(str(int(entry)))
+# + except ValueError:
 # %% wrong: takes the decimal digits of any script
-# -     if entry not in known:
-# +     zero = entry[:1] == "0" < entry[1:]
-# +     if not entry.isdecimal() or zero or int(entry) >= num_gpus:
+# ~ if entry … => zero = entry[:1] == "0" < entry[1:]
+# + if not entry.isdecimal() or zero or int(entry) >= num_gpus:

@@ -88,38 +88,25 @@ def check(answer, case):
 # %% right: numbers instead of pairs, and the first that runs from the newest down
 def ex1_2(driver_cuda, capability, wheels):
     def number(version):
-        major, minor = map(int, version.split("."))
-        return 10 * major + minor  # as sm_86 writes it
+        return int(version.replace(".", ""))  # as sm_86 writes it
 
     gpu = number(capability)
     for wheel in sorted(wheels, key=number, reverse=True):
         if number(wheel) // 10 > number(driver_cuda) // 10:
             continue
         for kind, built in (arch.split("_") for arch in wheels[wheel]):
-            same = int(built) // 10 == gpu // 10 or kind == "compute"
-            if same and int(built) <= gpu:
+            same = int(built) // 10 == gpu // 10
+            if int(built) <= gpu and (same or kind == "compute"):
                 return wheel
     return None
 
 
 # %% right: reads the rule about source to the letter
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    def runs(wheel):
-        for kind, digits in (arch.split("_") for arch in wheels[wheel]):
-            built = int(digits[:-1]), int(digits[-1])
-            if kind == "compute" and pair(wheel) <= pair(driver_cuda) and built <= gpu:
-                return True
-            if kind == "sm" and built[0] == gpu[0] and built <= gpu:
-                return pair(wheel)[0] <= pair(driver_cuda)[0]
-        return False
-
-    gpu = pair(capability)
-    return max(filter(runs, wheels), key=pair, default=None)
-
-
+# ~ archs => wheel
+# ~ in archs => in wheels[wheel]
+# ~ if … => runs = pair(wheel) <= driver if kind == "compute" else built[0] == gpu[0]
+# + if built <= gpu and runs:
+# ~ wheels[w]) => w)
 # %% wrong: compares versions as text
 # ~ int(part) for part in text => text
 # ~ int(digits[:-1]), int(digits[-1]) => digits[:-1], digits[-1]

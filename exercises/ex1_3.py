@@ -104,10 +104,6 @@ def check(answer, case):
 
 
 # %% right: csv and regular expressions, and three sorts, which keep the order of equals
-import csv
-import re
-
-
 def ex1_3(text, need_mib):
     rows = []
     for row in csv.DictReader(text.splitlines(), skipinitialspace=True):
@@ -117,45 +113,31 @@ def ex1_3(text, need_mib):
     fit = [r for r in fit if not r.get("ecc.errors.uncorrected.volatile.total")]
     fit.sort(key=lambda r: r["index"])
     fit.sort(key=lambda r: r["memory.free"], reverse=True)
-    fit.sort(
-        key=lambda r: 100 if r["utilization.gpu"] is None else r["utilization.gpu"]
-    )
-    return [r["index"] for r in fit]
+    used = [100 if r["utilization.gpu"] is None else r["utilization.gpu"] for r in fit]
+    return [r["index"] for _, r in sorted(zip(used, fit), key=lambda pair: pair[0])]
 
 
 # %% right: a default for what is no number, and a tuple
-def ex1_3(text, need_mib):
-    head, *rows = [line.split(",") for line in text.strip().splitlines()]
-    place = {cell.split()[0]: i for i, cell in enumerate(head)}
-
-    def number(row, name, otherwise):
-        if name not in place:
-            return otherwise
-        try:
-            return int(row[place[name]].split()[0])
-        except ValueError:
-            return otherwise
-
-    found = []
-    for row in rows:
-        free = number(row, "memory.free", -1)
-        bad = number(row, "ecc.errors.uncorrected.volatile.total", 0)
-        if free >= need_mib and bad == 0:
-            used = number(row, "utilization.gpu", 100)
-            found.append((used, -free, number(row, "index", 0)))
-    return tuple(index for *_, index in sorted(found))
-
-
+# ~ cell => cell, otherwise
+# ~ word… => try:
+# +     return int(cell.split()[0])
+# + except ValueError:
+# +     return otherwise
+# - return int(word) if word.isdecimal() else None
+# ~ {name: number… => dict(zip(names, row))
+# ~ gpu[… => number(gpu["memory.free"], -1), number(gpu["utilization.gpu"], 100)
+# ~ gpu.get… => number(gpu.get("ecc.errors.uncorrected.volatile.total", "0"), 0)
+# ~ free is not None and free >= need_mib => free >= need_mib
+# ~ 100 if used is None else used, -free, gpu["index"] => used, -free, int(gpu["index"])
+# ~ [… => tuple(index for *_, index in sorted(found))
 # %% wrong: takes the columns as they come
 #   names, found = [name.split(" ")[0] for name in header], []
 # + names = "index", "memory.free", "utilization.gpu", "ecc.errors"
 # ~ errors.uncorrected.volatile.total => errors
 # %% wrong: compares text
 # ~ int(word) if word.isdecimal() else None => word
-# - if free is not None and free >= need_mib and not errors:
-# -     found.append((100 if used is None else used, -free, gpu["index"]))
-# + if free >= str(need_mib) and errors in (None, "0", "[N/A]"):
-# +     found.append((used, int(gpu["index"])))
+# ~ if free… => if free >= str(need_mib) and errors in (None, "0", "[N/A]"):
+# ~ (100 if… => (used, int(gpu["index"])))
 # %% wrong: takes the most free memory first, however busy
 # ~ 100 if used is None else used, -free => -free, 100 if used is None else used
 # %% wrong: what is not a number is 0

@@ -31,10 +31,8 @@ Hint 3: Give each thread a list of its own for its result. After `thread.join(se
     In the thread, `except BaseException as error:` also catches `SystemExit`.
 """
 
+
 # %% solution
-import threading
-
-
 def ex1_4(checks, seconds):
     """Run every check, whatever it does; return {name: (status, found)}."""
 
@@ -57,21 +55,9 @@ def ex1_4(checks, seconds):
 
 
 # %% check
-import sys
-import threading
-import time
-
 SECONDS = 0.7
 LATE = threading.Event()
-BROKE = "broke: ZeroDivisionError: division by zero"
-
-
-def fails():
-    return 1 / 0
-
-
-def leaves():
-    sys.exit("no driver")
+BROKE = "warn", "broke: ZeroDivisionError: division by zero"
 
 
 def stops():
@@ -86,10 +72,6 @@ def hangs():
         except BaseException:  # a driver that hangs reacts to nothing
             pass
     return "ok", "too late"
-
-
-def warned(text):
-    return "warn", text
 
 
 def check(answer, case):
@@ -117,17 +99,16 @@ def check(answer, case):
 
     ask("all is well", gpus=(ok, ok), driver=(no, no))
     ask("no check at all")
-    ask("a check raises", a=(ok, ok), b=(fails, warned(BROKE)), c=(no, no))
-    text = "broke: SystemExit: no driver"
-    ask("a check calls sys.exit", a=(leaves, warned(text)), b=(ok, ok))
-    text = "broke: KeyboardInterrupt: by hand"
-    ask("a check raises KeyboardInterrupt", a=(stops, warned(text)), b=(ok, ok))
+    ask("a check raises", a=(ok, ok), b=(lambda: 1 / 0, BROKE), c=(no, no))
+    left = "warn", "broke: SystemExit: no driver"
+    ask("a check calls sys.exit", a=(lambda: sys.exit("no driver"), left), b=(ok, ok))
+    stopped = "warn", "broke: KeyboardInterrupt: by hand"
+    ask("a check raises KeyboardInterrupt", a=(stops, stopped), b=(ok, ok))
     case("a check returns something else")
     for value in None, "ok", ("ok",), ("ok", 4), ["ok", "4 GPUs", "more"]:
-        ask("", a=(value, warned(f"broke: it returned {value!r}")), b=(ok, ok))
-    start, text = time.monotonic(), f"no answer in {SECONDS} s"
-    entries = {"a": (hangs, warned(text)), "b": (ok, ok), "c": (fails, warned(BROKE))}
-    report = ask("a check hangs", **entries)
+        ask("", a=(value, ("warn", f"broke: it returned {value!r}")), b=(ok, ok))
+    start, late = time.monotonic(), ("warn", f"no answer in {SECONDS} s")
+    report = ask("a check hangs", a=(hangs, late), b=(ok, ok), c=(lambda: 1 / 0, BROKE))
     if time.monotonic() - start < SECONDS / 2:
         raise Wrong(f"the check had less than its {SECONDS} s: did you wait for it?")
     if not all(thread.daemon for thread in threading.enumerate()[1:]):
@@ -142,33 +123,17 @@ def check(answer, case):
 
 
 # %% right: all checks at once, each with a queue of its own
-import queue
-import time
-
-
-def ex1_4(checks, seconds):
-    def run(check, answers):
-        try:
-            match check():
-                case (str(), str()) as pair:
-                    answers.put(tuple(pair))
-                case other:
-                    answers.put(("warn", f"broke: it returned {other!r}"))
-        except BaseException as error:
-            answers.put(("warn", f"broke: {type(error).__name__}: {error}"))
-
-    queues = {name: queue.SimpleQueue() for name in checks}
-    for name, check in checks.items():
-        threading.Thread(target=run, args=(check, queues[name]), daemon=True).start()
-    end, report = time.monotonic() + seconds, {}
-    for name, answers in queues.items():
-        try:
-            report[name] = answers.get(timeout=max(0.05, end - time.monotonic()))
-        except queue.Empty:
-            report[name] = "warn", f"no answer in {seconds} s"
-    return report
-
-
+# ~ box.append => box.put
+# ~ box.append => box.put
+# ~ report… => queues, report, end = {}, {}, time.monotonic() + seconds
+# ~ box = [] => queues[name] = box = queue.SimpleQueue()
+# - thread.join(seconds)
+# -     report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
+# + for name, box in queues.items():
+# +     try:
+# +         report[name] = box.get(timeout=max(0.05, end - time.monotonic()))
+# +     except queue.Empty:
+# +         report[name] = "warn", f"no answer in {seconds} s"
 # %% wrong: no thread, so a check that hangs keeps the doctor
 # - thread = threading.Thread(target=run, args=(check, box), daemon=True)
 # - thread.start()
@@ -193,15 +158,10 @@ def ex1_4(checks, seconds):
 # %% wrong: believes what the check returns
 # ~ found if pair else ("warn", f"broke: it returned {found!r}") => found
 # %% wrong: an alarm, whose exception the hanging check never hears
-# + import signal
 #   """Run every check, whatever it does; return {name: (status, found)}."""
 # + def ring(number, frame):
 # +     raise TimeoutError
 # + signal.signal(signal.SIGALRM, ring)
-#   box = []
-# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
-# - thread.start()
-# - thread.join(seconds)
-# + signal.setitimer(signal.ITIMER_REAL, seconds)
-# + run(check, box)
-# + signal.setitimer(signal.ITIMER_REAL, 0)
+# ~ thread =… => signal.setitimer(signal.ITIMER_REAL, seconds)
+# ~ thread… => run(check, box)
+# ~ thread… => signal.setitimer(signal.ITIMER_REAL, 0)

@@ -73,10 +73,10 @@ def check(answer, case):
     vgpu.plug_in(4)
     first = torch.device("vgpu", 0)
 
-    def ask(name, given, what="the output", device=first):
+    def ask(name, given, what="the output", want=None, device=first):
         case(name)
         got = answer(given, device)
-        expect(what, got, joined(given, device))
+        expect(what, got, want or joined(given, device))
         return got
 
     ask("shards of one size", shards(2, 2))
@@ -88,19 +88,16 @@ def check(answer, case):
     ask("labels: integers, one dimension", put([torch.arange(3), torch.arange(2)]))
     given, what = put(torch.tensor([1.5, 2.5, 4.0])), "the vector of losses"
     back(what, ask("a loss of each device", given, what), given)
-    case("a tuple")
     a, b = shards(2, 1), put(torch.tensor([1.0, 2.0]))
-    want = joined(a, first), joined(b, first)
-    got = answer(list(zip(a, b)), first)
-    expect("the tuple", got, want)
+    logits, loss = joined(a, first), joined(b, first)
+    got = ask("a tuple", list(zip(a, b)), "the tuple", (logits, loss))
     back("the tuple's first element", got[0], a)
     back("the tuple's second element", got[1], b)
-    case("a dictionary in a tuple, and None")
     given = [({"logits": x, "loss": y}, None) for x, y in zip(a, b)]
-    got = answer(given, first)
-    expect("the tuple", got, ({"logits": want[0], "loss": want[1]}, None))
-    back("`logits`", got[0]["logits"], a)
-    back("`loss`", got[0]["loss"], b)
+    want = {"logits": logits, "loss": loss}, None
+    got, _ = ask("a dictionary in a tuple, and None", given, "the tuple", want)
+    back("`logits`", got["logits"], a)
+    back("`loss`", got["loss"], b)
 
 
 # %% right: flattens every structure with pytree, and fills one tensor in place
@@ -108,20 +105,18 @@ from torch.utils import _pytree as pytree
 
 
 def ex2_2(outputs, device):
-    flat = [pytree.tree_flatten(output) for output in outputs]
-    joined = []
-    for leaves in zip(*(leaves for leaves, _ in flat)):
+    def fill(*leaves):
         if leaves[0] is None:
-            joined.append(None)
-            continue
+            return None
         rows = [leaf.reshape(-1, *leaf.shape[1:]) for leaf in leaves]
         size, start = sum(map(len, rows)), 0
         whole = torch.empty(size, *rows[0].shape[1:], dtype=rows[0].dtype).to(device)
         for row in rows:
             whole[start : start + len(row)] = row.to(device)
             start += len(row)
-        joined.append(whole)
-    return pytree.tree_unflatten(joined, flat[0][1])
+        return whole
+
+    return pytree.tree_map(fill, *outputs)
 
 
 # %% wrong: stacks, as if all shards were equally long
@@ -137,13 +132,8 @@ def ex2_2(outputs, device):
 # %% wrong: knows no dictionaries
 # - if isinstance(head, dict):
 # -     return {key: ex2_2([o[key] for o in outputs], device) for key in head}
-# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-# + return torch.cat([t.reshape(-1, *t.shape[1:]) for t in tensors])
+# ~ return torch… => return torch.cat([t.reshape(-1, *t.shape[1:]) for t in tensors])
 # %% wrong: makes a new tensor out of the losses' numbers
-# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-# + numbers = torch.tensor([float(t) for t in tensors]) if not head.dim() else None
-# + return torch.cat(tensors) if head.dim() else numbers.to(device)
+# ~ torch.stack(tensors) => torch.tensor([float(t) for t in tensors]).to(device)
 # %% wrong: detaches what stands in a tuple
-# -     return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
-# +     parts = [[part.detach() for part in parts] for parts in zip(*outputs)]
-# +     return tuple(ex2_2(part, device) for part in parts)
+# ~ list(parts) => [part.detach() for part in parts]

@@ -65,9 +65,8 @@ CASES = {
     "2 devices": (lambda: nn.Linear(6, 100), 2),
     "4 devices": (lambda: nn.Linear(6, 100), 4),
     "one device": (lambda: nn.Linear(6, 100), 1),
-    "buffers of BatchNorm": (
-        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), 4
-    ),
+    "buffers of BatchNorm":
+        (lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), 4),
     "a buffer of booleans": (mask, 2),
     "tied parameters": (Tied, 2),
 }  # fmt: skip
@@ -96,8 +95,6 @@ def measure(module, num_devices):
 
 
 def check(answer, case):
-    import copy
-
     for name, (make, num_devices) in case.each(CASES):
         module = make()
         out, *want = measure(copy.deepcopy(module), num_devices)

@@ -61,8 +61,6 @@ def ex2_5(module, batch, devices):
 
 
 # %% check
-import copy
-
 WHERE = []  # (device of the shard, device of the weight, samples) of each forward
 
 
@@ -105,15 +103,11 @@ class Tied(Given):
         return self.inner(x).relu() - self.outer(x * x)
 
 
-class Refused(nn.DataParallel):
-    """Stand in for torch's own class, and refuse to be made."""
+def refuse(what):
+    def note(*args, **kwargs):
+        raise Wrong(f"it {what}; write the forward by hand.")
 
-    def __init__(self, *args, **kwargs):
-        raise Wrong("it uses nn.DataParallel; write the forward by hand.")
-
-
-def refuse(*args, **kwargs):
-    raise Wrong("it calls torch's own data_parallel; write the forward by hand.")
+    return note
 
 
 def plain():
@@ -141,9 +135,8 @@ def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
-    patch(nn, "DataParallel", Refused)
-    patch(nn.parallel, "DataParallel", Refused)
-    patch(nn.parallel, "data_parallel", refuse)
+    spy(nn.DataParallel, "__init__", refuse("uses nn.DataParallel"))
+    spy(nn.parallel, "data_parallel", refuse("calls torch's own data_parallel"))
     for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")
@@ -169,10 +162,6 @@ def check(answer, case):
     expect("the output", answer(module, batch, devices), want)
 
 
-def show(sizes):
-    return ", ".join(f"{num} on {device}" for device, num in sizes.items())
-
-
 def step(answer, module, num_samples, num_devices):
     """Compare a step on one device with one on all: outputs and gradients."""
     batch, alone = torch.randn(num_samples, 3), copy.deepcopy(module)
@@ -185,8 +174,8 @@ def step(answer, module, num_samples, num_devices):
     expect("the output", got, output.detach().to(devices[0]))
     sizes = {str(d): len(s) for d, s in zip(devices, batch.chunk(num_devices))}
     if seen != sizes:
-        raise Wrong(f"""the samples on each device: {show(seen)}; it should be
-            {show(sizes)}.""")
+        lists = [", ".join(f"{n} on {d}" for d, n in s.items()) for s in (seen, sizes)]
+        raise Wrong("the samples on each device: {}; it should be {}.".format(*lists))
     weights, first = torch.randn_like(output), copy.deepcopy(module)
     (output * weights).sum().backward()
     shard, share = (t.chunk(num_devices)[0].to(devices[0]) for t in (batch, weights))
@@ -207,9 +196,6 @@ def step(answer, module, num_samples, num_devices):
 
 
 # %% right: real copies, whose gradients hooks bring home
-import copy
-
-
 def ex2_5(module, batch, devices):
     def bring(own):
         def hook(p):
@@ -230,32 +216,24 @@ def ex2_5(module, batch, devices):
 
 
 # %% wrong: copies, whose gradients stay with the copies
-# + import copy
-# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-# - output = functional_call(module, replica, (shard.to(device),))
-# + replica = module if device == devices[0] else copy.deepcopy(module).to(device)
-# + output = replica(shard.to(device))
+# ~ {name… => module if device == devices[0] else copy.deepcopy(module).to(device)
+# ~ functional_call(… => replica(shard.to(device))
 # %% wrong: carries the module itself from device to device
-# - output = functional_call(module, replica, (shard.to(device),))
-# + output = module.to(device)(shard.to(device))
+# ~ functional_call(… => module.to(device)(shard.to(device))
 # %% wrong: detaches what it sends
-# - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-# + tensors = module.state_dict()
+# ~ dict(… => module.state_dict()
 # %% wrong: everything on the first device
 # = return module(batch.to(devices[0]))
 # %% wrong: copies that are kept, with the weights of the first call
 # + replicas = {}
-# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-# + replica = {name: tensor.to(device) + 0 for name, tensor in tensors.items()}
+# ~ (device) => (device) + 0
 # + replica = replicas.setdefault((device, id(module)), replica)
 # %% wrong: parameters only, so that buffers stay on the first device
-# - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-# + tensors = dict(module.named_parameters())
+# ~ | dict(module.named_buffers()) =>
 # %% wrong: clones the buffers, so that the running mean never moves
 #   replica = {name: tensor.to(device) for name, tensor in tensors.items()}
 # + replica |= {n: b.clone().to(device) for n, b in module.named_buffers()}
 # %% wrong: torch's own
-# + from torch import nn
 # = return nn.DataParallel(module, devices)(batch.to(devices[0]))
 # %% wrong: torch's own function, by its own name
 # + from torch.nn.parallel import data_parallel

@@ -58,16 +58,19 @@ def pair(key, value):
 
 
 def check(answer, case):
-    def ask(name, model, saved, missing=(), unexpected=(), shapes={}):
+    def ask(name, model, saved):
         case(name)
         before = {key: t.clone() for key, t in model.state_dict().items()}
-        params, untouched = dict(model.named_parameters()), Untouched(saved=saved)
         file = {key: t.clone() for key, t in saved.items()}
-        report = answer(model, saved)
-        untouched()
+        missing, unexpected = before.keys() - file.keys(), file.keys() - before.keys()
+        odd = [k for k in before if k in file and file[k].shape != before[k].shape]
+        shapes = {k: (tuple(file[k].shape), tuple(before[k].shape)) for k in odd}
+        params = dict(model.named_parameters())
+        with Untouched(saved=saved):
+            report = answer(model, saved)
         for key, tensor in model.state_dict().items():
             what = f"`{key}` of the model"
-            if key in {*missing, *shapes}:
+            if key in missing or key in shapes:
                 expect(f"{what}, which cannot be loaded,", tensor, before[key])
             else:
                 expect(what, tensor, saved[key].to(tensor.dtype))
@@ -92,41 +95,30 @@ def check(answer, case):
         want = {"missing": sorted(missing), "unexpected": sorted(unexpected)}
         expect("the report", report, want | {"shapes": shapes})
 
-    def but(name, changes, **want):
+    def but(name, changes):
         saved = net().state_dict() | changes
-        ask(name, net(), saved, **want)
+        ask(name, net(), saved)
 
-    ask("everything fits", net(), net().state_dict())
-    head = {"2.weight": ((7, 5), (3, 5)), "2.bias": ((7,), (3,))}
-    ask("another head", net(), net(7).state_dict(), shapes=head)
-    changes, shapes = {"2.bias": torch.ones(1)}, {"2.bias": ((1,), (3,))}
-    but("a shape that would be broadcast", changes, shapes=shapes)
-    changes = {"2.weight": torch.ones(5, 3), "1.weight": torch.ones(1, 5)}
-    shapes = {"2.weight": ((5, 3), (3, 5)), "1.weight": ((1, 5), (5,))}
-    but("as many numbers in another shape", changes, shapes=shapes)
     count = "1.num_batches_tracked"
-    changes, shapes = {count: torch.tensor([7])}, {count: ((1,), ())}
-    but("a vector of one for a number", changes, shapes=shapes)
-    saved, missing = net().state_dict(), ["0.bias", "1.running_mean"]
-    saved = {key: t for key, t in saved.items() if key not in missing}
-    ask("missing names", net(), saved, missing=missing)
-    changes = {"ema": torch.ones(2), "3.weight": torch.ones(1)}
-    but("unexpected names", changes, unexpected=list(changes))
+    ask("everything fits", net(), net().state_dict())
+    ask("another head", net(), net(7).state_dict())
+    but("a shape that would be broadcast", {"2.bias": torch.ones(1)})
+    changes = {"2.weight": torch.ones(5, 3), "1.weight": torch.ones(1, 5)}
+    but("as many numbers in another shape", changes)
+    but("a vector of one for a number", {count: torch.tensor([7])})
+    saved = net().state_dict()
+    del saved["0.bias"], saved["1.running_mean"]
+    ask("missing names", net(), saved)
+    but("unexpected names", {"ema": torch.ones(2), "3.weight": torch.ones(1)})
     changes = {"1.running_var": torch.full((5,), 4.0), count: torch.tensor(41)}
     but("buffers, one of integers", changes)
     saved = {key: t.half() if t.ndim else t for key, t in net().state_dict().items()}
     ask("a file in half precision", net(), saved)
     saved = {"2.weight": torch.ones(2, 2), "1.bias": torch.ones(5)}
-    saved |= {"old": torch.ones(1)}
-    missing = [key for key in net().state_dict() if key not in saved]
-    shapes = {"2.weight": ((2, 2), (3, 5))}
-    ask("all of it", net(), saved, missing, ["old"], shapes)
+    ask("all of it", net(), saved | {"old": torch.ones(1)})
 
 
 # %% right: copies by hand into the tensors of the state dict, which are the model's own
-import torch
-
-
 def ex3_2(model, saved):
     own, shapes = model.state_dict(), {}
     with torch.no_grad():
@@ -135,20 +127,15 @@ def ex3_2(model, saved):
                 own[name].copy_(saved[name])
             else:
                 shapes[name] = saved[name].shape, own[name].shape
-    names = {
-        "missing": own.keys() - saved.keys(),
-        "unexpected": saved.keys() - own.keys(),
-    }
-    return {key: list(found) for key, found in names.items()} | {"shapes": shapes}
+    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+    return {"missing": [*missing], "unexpected": [*unexpected], "shapes": shapes}
 
 
 # %% wrong: trusts strict=False with shapes
 # ~ fit, => saved,
 # %% wrong: copies whatever can be broadcast
-# - shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-# + shapes = {n: (a, b) for n, (a, b) in shapes.items() if not {*a} <= {1, *b}}
-# - model.load_state_dict(fit, strict=False)
-# + for name, tensor in fit.items():
+# ~ name: pair… => n: (a, b) for n, (a, b) in shapes.items() if not {*a} <= {1, *b}}
+# ~ model… => for name, tensor in fit.items():
 # +     own[name].copy_(tensor)
 # %% wrong: a wrong shape counts as missing, too
 # ~ not in saved => not in fit
@@ -163,18 +150,14 @@ def ex3_2(model, saved):
 # +     del saved[name]
 # %% wrong: the parameters stay, but share the file's memory
 # ~ model.state_dict() => dict(model.named_parameters()) | dict(model.named_buffers())
-# - model.load_state_dict(fit, strict=False)
-# + for name in fit:
+# ~ model… => for name in fit:
 # +     own[name].data = saved[name].to(own[name].dtype)
 # %% wrong: compares numbers of elements, not shapes
-# - shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-# + shapes = {n: p for n, p in shapes.items() if own[n].numel() != saved[n].numel()}
-# - model.load_state_dict(fit, strict=False)
-# + for name, tensor in fit.items():
+# ~ pair[0] != pair[1] => own[name].numel() != saved[name].numel()
+# ~ model… => for name, tensor in fit.items():
 # +     own[name].copy_(tensor.view_as(own[name]))
 # %% wrong: lets load_state_dict try, which takes a vector of one for a number
-# - shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-# + shapes = {n: p for n, p in shapes.items() if p not in ((p[0], p[0]), ((1,), ()))}
+# ~ pair[0] != pair[1] => pair not in ((pair[0], pair[0]), ((1,), ()))
 # %% wrong: reports one shape where two are asked for
 #   unexpected = [name for name in saved if name not in own]
 # + shapes = {name: pair[0] for name, pair in shapes.items()}

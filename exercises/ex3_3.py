@@ -27,10 +27,8 @@ Hint 3: `with open(f"{path}.new", "wb") as file:` `torch.save(state, file)`,
     `file.flush()`, `os.fsync(file.fileno())`; then `os.replace(f"{path}.new", path)`.
 """
 
+
 # %% solution
-import os
-
-
 def ex3_3(state, path):
     """Save `state` so that `path` is always a whole file, or none."""
     new = f"{path}.new"
@@ -47,11 +45,6 @@ def ex3_3(state, path):
 
 
 # %% check
-import errno
-import io
-import os
-
-
 class FullDisk:
     """What cannot be written to the end."""
 
@@ -67,7 +60,6 @@ def check(answer, case):
     case("the first file")
     answer(old | {"step": 1}, path)
     load(path, old | {"step": 1})
-    alone("runs", "last.pt")
     case("over an old file")
     os.link(path, "reader")  # a second name for the old bytes
     events.clear()
@@ -85,20 +77,17 @@ def check(answer, case):
     before = events[: events.index(("rename", True))]
     synced, size = [n for kind, n in before if kind == "sync"], os.path.getsize(path)
     if not synced:
-        raise Wrong(
-            "the name changed before os.fsync: the bytes may not be on the disk."
-        )
+        raise Wrong("""the name changed before os.fsync: the bytes may not be on the
+            disk.""")
     if max(synced) < size:
         raise Wrong(f"""at your os.fsync, the file had {max(synced)} of {size} bytes:
             the rest was still in Python's buffer.""")
-    alone("runs", "last.pt")
     case("a full disk, over an old file")
     fail(answer, path)
     load(path, new)
-    alone("runs", "last.pt")
     case("a full disk, no old file")
     fail(answer, os.path.join("runs", "none.pt"))
-    alone("runs", "last.pt")
+    load(path, new)
     case("the current folder")
     answer(new, "here.pt")
     load("here.pt", new)
@@ -132,17 +121,15 @@ def watch():
 
 
 def load(path, want):
+    """A file must hold what was saved, and nothing else be in the folder."""
     try:
         got = torch.load(path)
     except Exception as error:
         kind = type(error).__name__
         raise Wrong(f"the file cannot be read afterwards: {kind}.") from None
     expect("the file", got, want)
-
-
-def alone(folder, name):
-    if left := sorted({*os.listdir(folder)} - {name}):
-        raise Wrong(f"{left[0]} was left behind, beside {name}.")
+    if left := sorted({*os.listdir("runs")} - {"last.pt"}):
+        raise Wrong(f"{left[0]} was left behind, beside last.pt.")
 
 
 def fail(answer, path):
@@ -157,10 +144,6 @@ def fail(answer, path):
 
 
 # %% right: into memory first, so that a failure has written nothing yet
-import io
-import tempfile
-
-
 def ex3_3(state, path):
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -173,32 +156,23 @@ def ex3_3(state, path):
 
 
 # %% right: the functions by their own names
-from os import fsync, remove, replace
-from torch import save
-
-
-def ex3_3(state, path):
-    new = path + "~"
-    try:
-        with open(new, "wb") as file:
-            save(state, file)
-            file.flush()
-            fsync(file.fileno())
-    except BaseException:
-        remove(new)
-        raise
-    replace(new, path)
-
-
+# + from os import fsync, remove, replace
+# + from torch import save
+# ~ f"{path}.new" => path + "~"
+# ~ torch.save => save
+# ~ os.fsync => fsync
+# - os.replace(new, path)
+# ~ if os.path.exists(new): => remove(new)
+# - os.remove(new)
+#       raise
+# + replace(new, path)
 # %% wrong: writes over the old file
 # = torch.save(state, path)
 # %% wrong: the new file is in another folder
-# + import tempfile
 # ~ f"{path}.new" => tempfile.mkstemp()[1]
 # %% wrong: no fsync
 # -         os.fsync(file.fileno())
 # %% wrong: fsync, but the bytes are still in Python's buffer
-# + import io
 #   new = f"{path}.new"
 # + buffer = io.BytesIO()
 # + torch.save(state, buffer)
@@ -214,8 +188,7 @@ def ex3_3(state, path):
 # =     os.remove(path)
 # = torch.save(state, path)
 # %% wrong: removes the old file before the new one has its name
-# - os.replace(new, path)
-# + if os.path.exists(path):
+# ~ os.replace… => if os.path.exists(path):
 # +     os.remove(path)
 # + os.rename(new, path)
 # %% wrong: an unbuffered file, which loses what is beyond 2 GiB

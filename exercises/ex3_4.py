@@ -35,10 +35,6 @@ def ex3_4(model, path):
 
 
 # %% check
-import io
-import os
-import time
-
 SLOW = {"save": 0.1, "load": 0.0}  # seconds, in the case that is tried
 
 
@@ -69,13 +65,12 @@ def check(answer, case):
     if not os.path.exists("model.pt"):
         raise Wrong("the model has its weights, but there is no file at `path`.")
     try:
-        expect("the file", load("model.pt"), want)
+        file = load("model.pt")
     except Exception as error:
-        if isinstance(error, Wrong):
-            raise
         why = ": it holds a pickled object. Save model.state_dict()"
         why = why if "Unsupported global" in str(error) else ""
         raise Wrong(f"torch.load(path) refuses the file{why}.") from None
+    expect("the file", file, want)
     case("a file from before, on a slow disk")
     SLOW["save"] = 0.25
     before, model = want, nn.Linear(3, 2)
@@ -88,8 +83,8 @@ def check(answer, case):
     wants = from_rank_0(first), from_rank_0(second)
     answer(first, "model.pt")
     answer(second, "model.pt")
-    what, next_call = "the model of the first call", "rank 0 saved in the second call"
-    same(first, wants[0], what, wants[1], next_call)
+    when = "rank 0 saved in the second call"
+    same(first, wants[0], "the model of the first call", wants[1], when)
     same(second, wants[1], "the model of the second call", wants[0], "the first saved")
     dist.barrier()
     expect("the file", load("model.pt"), wants[1])
@@ -110,17 +105,12 @@ def same(model, want, what, other, when):
 
 
 # %% right: rank 0 alone reads, too, and sends what it has read
-from torch import load, save
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        save(model.state_dict(), path)
-    box = [load(path) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    model.load_state_dict(box[0])
-
-
+# + from torch import load, save
+# ~ torch.save => save
+# ~ dist… => box = [load(path) if dist.get_rank() == 0 else None]
+# + dist.broadcast_object_list(box, src=0)
+# ~ torch.load(path) => box[0]
+# - dist.barrier()  # all have read it
 # %% right: saves into memory, writes the bytes itself, and imports names
 from io import BytesIO
 from pathlib import Path
@@ -154,13 +144,9 @@ def ex3_4(model, path):
 # = model.load_state_dict(load(path))
 # = dist.barrier()
 # %% wrong: waits until there is a file
-# + import os
-# + import time
-# - torch.save(model.state_dict(), path)
-# + torch.save(model.state_dict(), path + "~")
+# ~ (), path => (), path + "~"
 # + os.replace(path + "~", path)
-# - dist.barrier()  # the file is whole
-# + while not os.path.exists(path):
+# ~ dist… => while not os.path.exists(path):
 # +     time.sleep(0.01)
 # - dist.barrier()  # all have read it
 # %% wrong: one barrier, so that a slow reader gets the next file

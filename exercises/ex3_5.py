@@ -30,11 +30,8 @@ Hint 3: `torch.get_rng_state()`, `random.getstate()`; then `torch.set_rng_state(
     and `random.setstate(...)` with the entry of `dist.get_rank()`.
 """
 
+
 # %% solution
-import copy
-import random
-
-
 def ex3_5(run, saved=None):
     """Return a checkpoint of `run`; or, if there is one, bring `run` there."""
     parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
@@ -52,9 +49,6 @@ def ex3_5(run, saved=None):
 
 
 # %% check
-import copy
-import random
-
 from torch.utils.data import DistributedSampler
 
 X = torch.randn(36, 4, generator=dice(5))
@@ -176,9 +170,6 @@ def expect_same(what, run, facts):
 
 
 # %% right: tensors of random numbers, gathered as tensors, and a copy through a file
-import io
-
-
 def ex3_5(run, saved=None):
     if saved is not None:
         run.epoch, run.step = divmod(saved["steps"], 1000)

@@ -44,11 +44,9 @@ CASES = {  # samples by rank, where they lie, how far apart
     "far from 0 with a small spread": ([40, 10, 30, 20], 10_000, 1),
     "integers": ([2, 8, 3, 4], 100, 40),
 }
-LOST = (
-    " The samples are about 10,000 and lie 1 apart. Their squares, about 100,000,000, "
-    "are 8 apart at best in float32: the difference of two of them is noise. Take the "
-    "distances from the mean first, or sum in float64."
-)
+LOST = """ The samples are about 10,000 and lie 1 apart. Their squares, about
+    100,000,000, are 8 apart at best in float32: the difference of two of them is noise.
+    Take the distances from the mean first, or sum in float64."""
 
 
 def shares(name, lengths, centre, spread):
@@ -140,7 +138,7 @@ def ex4_4(x):
 # ~ (second / num - mean**2) => max(0, torch.tensor(second / num).sub(mean**2).item())
 # %% wrong: divides by the number of ranks
 # ~ sums.tolist() => dist.get_world_size(), *sums.tolist()[1:]
-# ~ return mean, (second / num - mean**2) => return mean, abs(second / num - mean**2)
+# ~ (second / num - mean**2) => abs(second / num - mean**2)
 # %% wrong: skips the collective where there are no samples
 #   total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
 # + if len(x) == 0:
@@ -154,20 +152,18 @@ def ex4_4(x):
 #   mean = total[0] / total[1]
 # + given -= mean.to(given.dtype)
 # %% wrong: right deviation, but the mean of means
-# = parts = [None] * dist.get_world_size()
-# = dist.all_gather_object(parts, x.double())
-# = means = torch.stack([part.mean() for part in parts if len(part)])
-# = return means.mean().item(), torch.cat(parts).std(correction=0).item()
+# ~ whole… => means = torch.tensor([sum(part) / len(part) for part in parts if part])
+# + whole = torch.tensor(sum(parts, []), dtype=torch.float64)
+# ~ whole.mean() => means.mean()
 # %% wrong: weighs the means by their counts, though a mean of nothing is NaN
 # ~ x.sum() => x.mean() * len(x)
 # %% wrong: returns the mean only
 # ~ (), (squares / total[1]).sqrt().item() => ()
 # %% wrong: divides by the number of samples of the largest rank
-#   num, first, second = sums.tolist()
-# + num = torch.tensor(len(x))
+# ~ num… => num = torch.tensor(len(x))
 # + dist.all_reduce(num, dist.ReduceOp.MAX)
-# + num = num.item()
-# ~ return mean, (second / num - mean**2) => return mean, abs(second / num - mean**2)
+# + num, (_, first, second) = num.item(), sums.tolist()
+# ~ (second / num - mean**2) => abs(second / num - mean**2)
 # %% wrong: the mean distance in place of the root of the mean square
 # ~ .square => .abs
 # ~ sqrt().item => item

@@ -87,53 +87,31 @@ def check(answer, case):
             raise Wrong(f"rank {rank} sent {len(sent)} messages; a ring needs {steps}.")
 
 
-# %% right: chunks by stride, the other way through, and two loops
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-
-    def shift(place):
-        out = x[(place + 1) % world_size :: world_size].clone()
-        got = torch.empty_like(x[place % world_size :: world_size])
-        wait = dist.irecv(got, (rank - 1) % world_size)
-        dist.isend(out, (rank + 1) % world_size).wait()
-        wait.wait()
-        return slice(place % world_size, None, world_size), got
-
-    for step in range(1, world_size):
-        where, got = shift(rank - step)
-        x[where] += got
-    for step in range(world_size - 1):
-        where, got = shift(rank - step)
-        x[where] = got
-
-
+# %% right: chunks by stride, and a receive that begins before the send
+# ~ x.tensor_split(world_size) => [x[r::world_size] for r in range(world_size)]
+# ~ sending… => receiving = dist.irecv(received, (rank - 1) % world_size)
+# ~ dist.recv… => dist.isend(mine.clone(), (rank + 1) % world_size).wait()
+# ~ sending => receiving
 # %% wrong: passes the whole tensor around, W - 1 times
 # ~ x.tensor_split(world_size) => [x.clone()] * world_size
 # ~ 2 * (world_size - 1) => world_size - 1
-# - into.copy_(into + received if step < world_size - 1 else received)
-# + x.add_(into.copy_(received))
+# ~ into.copy_(into… => x.add_(into.copy_(received))
 # %% wrong: the first half only
 # ~ 2 * (world_size - 1) => world_size - 1
 # %% wrong: n // W numbers to a chunk, and nobody takes the rest
-# - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
-# + chunks = x[: len(x) // world_size * world_size].tensor_split(world_size)
+# ~ x.tensor => x[: len(x) // world_size * world_size].tensor
 # %% wrong: adds in the second half too
-# - into.copy_(into + received if step < world_size - 1 else received)
-# + into += received
+# ~ into.copy_… => into += received
 # %% wrong: receives first, and so does everybody
 # - sending = dist.isend(mine, (rank + 1) % world_size)
-# - dist.recv(received, (rank - 1) % world_size)
-# - sending.wait()
-# + dist.recv(received, (rank - 1) % world_size)
-# + dist.isend(mine, (rank + 1) % world_size).wait()
+# ~ sending => dist.isend(mine, (rank + 1) % world_size)
 # %% wrong: everybody sends to everybody
 # = others = [r for r in range(dist.get_world_size()) if r != dist.get_rank()]
 # = sends = [dist.isend(x.clone(), other) for other in others]
 # = for other in others:
 # =     dist.recv(received := torch.empty_like(x), other)
 # =     x += received
-# = for send in sends:
-# =     send.wait()
+# = [send.wait() for send in sends]
 # %% wrong: calls all_reduce, by its own name
 # + from torch.distributed import all_reduce
 # = all_reduce(x)
@@ -148,14 +126,8 @@ def ex4_5(x):
 # = scatter_object_list(box, parts, src=0)
 # = x.copy_(box[0])
 # %% wrong: chunk() may give fewer than W chunks
-# - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
-# + chunks = x.chunk(world_size)
+# ~ tensor_split => chunk
 # %% wrong: a message for each number
-# - sending = dist.isend(mine, (rank + 1) % world_size)
-# - dist.recv(received, (rank - 1) % world_size)
-# - sending.wait()
-# + sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
-# + for one in received.split(1):
-# +     dist.recv(one, (rank - 1) % world_size)
-# + for send in sends:
-# +     send.wait()
+# ~ sending… => sends = [dist.isend(n, (rank + 1) % world_size) for n in mine.split(1)]
+# ~ dist.recv… => [dist.recv(n, (rank - 1) % world_size) for n in received.split(1)]
+# ~ sending.wait() => [send.wait() for send in sends]

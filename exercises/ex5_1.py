@@ -37,9 +37,8 @@ def small():
 
 
 def frozen():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
-    model[1].requires_grad_(False)
-    return model
+    middle = nn.Linear(4, 4).requires_grad_(False)
+    return nn.Sequential(nn.Linear(3, 4), middle, nn.Linear(4, 2))
 
 
 def tied():
@@ -92,16 +91,14 @@ def check(answer, case):
 
 def judge(key, weight, parts, num_layers):
     """Compare a gradient with the mean, and with what mistakes make of it."""
-    have, mistakes = [part for part in parts if part is not None], {}
+    have = [part for part in parts if part is not None]
     total, own = sum(have), have[0] * 0 if parts[rank] is None else parts[rank]
-    if len(have) < world_size:
-        fault = "This divides by the ranks that have one; the others count as 0."
-        mistakes[fault] = total / len(have)
-    if num_layers > 1:
-        fault = f"{num_layers} layers share it, and it was added up for each."
-        mistakes[fault] = total * world_size ** (num_layers - 2)
     what = f"on rank {rank}, the gradient of `{key}`"
-    compare(what, weight.grad, total / world_size, mistakes | {
+    compare(what, weight.grad, total / world_size, {
+        "This divides by the ranks that have one; the others count as 0.":
+            total / len(have),
+        f"{num_layers} layers share it, and it was added up for each.":
+            total * world_size ** (num_layers - 2),
         "This is its own gradient, not the mean.": own,
         "This is the sum: divide it by the world size.": total,
         "This was divided twice.": total / world_size**2,
@@ -124,8 +121,8 @@ def ex5_1(model):
 # %% wrong: divides twice
 # ~ dist.all_reduce(weight.grad) => dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: reduces a copy
-# - dist.all_reduce(weight.grad)
-# ~ weight.grad /= dist.get_world_size() => dist.all_reduce(weight.grad.clone())
+# ~ weight.grad) => weight.grad.clone())
+# - weight.grad /= dist.get_world_size()
 # %% wrong: forgets that a frozen parameter has no gradient
 # = for weight in model.parameters():
 # =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
@@ -134,14 +131,10 @@ def ex5_1(model):
 # %% wrong: skips what is None, and so calls all_reduce less often than the others
 # ~ weight.grad = torch.zeros_like(weight) => continue
 # %% wrong: averages the weights
-# - dist.all_reduce(weight.grad)
+# ~ weight.grad) => weight.data.add_(weight.grad), dist.ReduceOp.AVG)
 # - weight.grad /= dist.get_world_size()
-# + dist.all_reduce(weight.data.add_(weight.grad), dist.ReduceOp.AVG)
 # %% wrong: reduces a tied weight once for each layer that has it
-# - dist.all_reduce(weight.grad)
-# - weight.grad /= dist.get_world_size()
-# + weight.grad /= dist.get_world_size()
-# + for _, other in model.named_parameters(remove_duplicate=False):
+# ~ dist.all… => for _, other in model.named_parameters(remove_duplicate=False):
 # +     dist.all_reduce(weight.grad) if other is weight else None
 # %% wrong: only rank 0 takes part
 # ~ ():  # a shared weight comes once => () if dist.get_rank() == 0 else []:
@@ -154,12 +147,9 @@ def ex5_1(model):
 #   weight.grad /= dist.get_world_size()
 # + weight.data -= 0.1 * weight.grad
 # %% wrong: makes new parameters, which are no longer shared
-# + from torch import nn
-# = for module in model.modules():
-# =     for name, weight in list(module.named_parameters(recurse=False)):
-# =         new = nn.Parameter(weight.detach(), weight.requires_grad)
-# =         if weight.requires_grad:
-# =             mean = torch.zeros_like(new) if weight.grad is None else weight.grad
-# =             new.grad = mean / dist.get_world_size()
-# =             dist.all_reduce(new.grad)
-# =         setattr(module, name, new)
+#           weight.grad /= dist.get_world_size()
+# + for module in model.modules():
+# +     for name, weight in list(module.named_parameters(recurse=False)):
+# +         new = nn.Parameter(weight.detach(), weight.requires_grad)
+# +         new.grad = weight.grad
+# +         setattr(module, name, new)

@@ -26,10 +26,8 @@ Hint 3: `dice = torch.Generator().manual_seed(seed + epoch)`,
 list; `order[rank::world_size]`.
 """
 
+
 # %% solution
-import itertools
-
-
 def ex5_2(num_samples, epoch, seed):
     """Return the list of indices that this rank draws in this epoch."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -41,7 +39,6 @@ def ex5_2(num_samples, epoch, seed):
 
 
 # %% check
-import itertools
 from collections import Counter
 
 SIZES = {
@@ -110,28 +107,17 @@ def check(answer, case):
 
 
 # %% right: blocks in place of strides, Python's generator, repeats from the end
-import random
-
-
-def ex5_2(num_samples, epoch, seed):
-    order = list(range(num_samples))
-    random.Random(f"{seed}, {epoch}").shuffle(order)
-    share = -(-num_samples // dist.get_world_size())
-    while len(order) < share * dist.get_world_size():
-        order.append(order[-num_samples])
-    return order[dist.get_rank() * share :][:share]
-
-
+# ~ dice =… => order = list(range(num_samples))
+# ~ order… => random.Random(f"{seed}, {epoch}").shuffle(order)
+# ~ total… => share = -(-num_samples // world_size)
+# ~ order… => while len(order) < share * world_size:
+# +     order.append(order[-num_samples])
+# ~ [rank::world_size] => [rank * share :][:share]
 # %% right: torch's own
-from torch.utils.data import DistributedSampler
-
-
-def ex5_2(num_samples, epoch, seed):
-    sampler = DistributedSampler(range(num_samples), seed=seed)
-    sampler.set_epoch(epoch)
-    return list(sampler)
-
-
+# + from torch.utils.data import DistributedSampler
+# = sampler = DistributedSampler(range(num_samples), seed=seed)
+# = sampler.set_epoch(epoch)
+# = return list(sampler)
 # %% wrong: forgets the epoch
 # - sampler.set_epoch(epoch)
 # %% wrong: shuffles with another seed on each rank
@@ -139,41 +125,31 @@ def ex5_2(num_samples, epoch, seed):
 # %% wrong: does not make the shares equal
 # - order = list(itertools.islice(itertools.cycle(order), total))
 # %% wrong: drops the tail
-# - total = -(-num_samples // world_size) * world_size  # rounded up
-# + total = num_samples // world_size * world_size
+# ~ -(-num_samples // world_size) => num_samples // world_size
 # %% wrong: fills up from the front once, which is too short for few samples
-# - order = list(itertools.islice(itertools.cycle(order), total))
-# + order += order[: total - num_samples]
+# ~ = list(… => += order[: total - num_samples]
 # %% wrong: seeds the global generator
-# - dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
-# + dice = torch.manual_seed(seed + epoch)
+# ~ torch.Generator().manual => torch.manual
 # %% wrong: shares out first, then shuffles the share
 # ~ torch.randperm(num_samples, generator=dice).tolist() => range(num_samples)
-# - return order[rank::world_size]
-# + order = order[rank::world_size]
+# ~ return => order =
 # + return [order[i] for i in torch.randperm(len(order), generator=dice)]
 # %% wrong: does not shuffle
-# - order = torch.randperm(num_samples, generator=dice).tolist()
-# + order = [(index + epoch + seed) % num_samples for index in range(num_samples)]
+# ~ torch.randperm… => [(i + epoch + seed) % num_samples for i in range(num_samples)]
 # %% wrong: seeds Python's global generator
-# + import random
-# - order = torch.randperm(num_samples, generator=dice).tolist()
-# + random.seed(seed + epoch)
-# + order = random.sample(range(num_samples), num_samples)
+# ~ dice =… => random.seed(seed + epoch)
+# ~ torch.randperm… => random.sample(range(num_samples), num_samples)
 # %% wrong: fills up with indices that don't exist
 #   total = -(-num_samples // world_size) * world_size  # rounded up
-# - order = list(itertools.islice(itertools.cycle(order), total))
-# + order = torch.randperm(total, generator=dice)
+# ~ list(… => torch.randperm(total, generator=dice)
 # %% wrong: every rank draws everything
 # ~ rank::world_size => :num_samples
 # %% wrong: rank 0 shuffles for all, in a way that nobody can repeat
 #   dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
 # + dice.seed()
-# - order = torch.randperm(num_samples, generator=dice).tolist()
-# + order = torch.randperm(num_samples, generator=dice)
+# ~ .tolist() =>
 # + dist.broadcast(order, src=0)
 # %% wrong: forgets the seed
 # ~ (seed + epoch)  # the same on all ranks => (epoch)
 # %% wrong: fills up with one sample again and again
-# - order = list(itertools.islice(itertools.cycle(order), total))
-# + order += [order[0]] * (total - num_samples)
+# ~ = list(… => += [order[0]] * (total - num_samples)

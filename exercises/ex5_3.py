@@ -141,15 +141,11 @@ def ex5_3(model, x, y, batch_size):
 
 # %% wrong: pads with a DistributedSampler
 # + from torch.utils.data import DistributedSampler
-# - mine = slice(dist.get_rank(), None, dist.get_world_size())
-# + mine = list(DistributedSampler(y, shuffle=False))
+# ~ slice(… => list(DistributedSampler(y, shuffle=False))
 # %% wrong: the mean of the ranks' accuracies
-# - counts = torch.tensor([hits, len(y[mine])])
-# - dist.all_reduce(counts)
-# - return (counts[0] / counts[1]).item()
-# + accuracy = hits / len(y[mine])
-# + dist.all_reduce(accuracy, dist.ReduceOp.AVG)
-# + return accuracy.item()
+# ~ torch.tensor([hits, len(y[mine])]) => hits / len(y[mine])
+# ~ counts => counts, dist.ReduceOp.AVG
+# ~ counts[0] / counts[1] => counts
 # %% wrong: forgets eval()
 # - model.eval()
 # %% wrong: leaves the model in evaluation mode
@@ -157,8 +153,7 @@ def ex5_3(model, x, y, batch_size):
 # %% wrong: every rank evaluates everything
 # ~ dist.get_rank(), None, dist.get_world_size() => None
 # %% wrong: drops the tail
-# - mine = slice(dist.get_rank(), None, dist.get_world_size())
-# + share = len(x) // dist.get_world_size()
+# ~ mine… => share = len(x) // dist.get_world_size()
 # + mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
 # %% wrong: only rank 0 adds up
 # ~ dist.all_reduce(counts) => dist.reduce(counts, dst=0)
@@ -166,12 +161,9 @@ def ex5_3(model, x, y, batch_size):
 #   mine = slice(dist.get_rank(), None, dist.get_world_size())
 # + batch_size = len(x)
 # %% wrong: train() sets the mode of all modules, also of a norm that was frozen
-# - for module, mode in modes.items():
-# -     module.training = mode
-# + model.train(modes[model])
+# ~ modes.items() => list(modes.items())[:1]
+# ~ .training = mode => .train(mode)
 # %% wrong: the mean of the batches' accuracies
-# - hits += (model(inputs).argmax(dim=1) == labels).sum()
-# + if len(labels):
-# +     right = model(inputs).argmax(dim=1) == labels
-# +     hits += torch.tensor([right.float().mean(), 1])
+# ~ hits +=… => right = (model(inputs).argmax(dim=1) == labels).float()
+# + hits += torch.tensor([right.mean(), 1]) if len(labels) else 0
 # ~ tensor([hits, len(y[mine])]) => zeros(2) + hits

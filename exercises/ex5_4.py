@@ -35,40 +35,29 @@ def ex5_4(model):
 
 
 # %% check
-def buffered(model, **buffers):
-    for name, (tensor, persistent) in buffers.items():
-        model.register_buffer(name, tensor, persistent=persistent)
+def buffered(model, persistent=True, **tensors):
+    for name, tensor in tensors.items():
+        model.register_buffer(name, tensor, persistent)
     return model
 
 
 def shared():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].register_buffer("table", torch.zeros(4))
-    model[1].register_buffer("table", model[0].table)
-    return model
-
-
-def masked():
-    mask = torch.zeros(3, dtype=torch.bool), True
-    return buffered(nn.Linear(3, 3), mask=mask, unset=(None, True))
+    table = torch.zeros(4)
+    return nn.Sequential(*(buffered(nn.Linear(2, 2), table=table) for _ in range(2)))
 
 
 CASES = {
-    "batch normalisation": lambda: nn.Sequential(
-        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
-    ),
-    "no buffers": lambda: nn.Sequential(
-        nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)
-    ),
-    "a mask of booleans": masked,
-    "a buffer that is not saved": lambda: buffered(
-        nn.BatchNorm1d(3), cache=(torch.zeros(5), False)
-    ),
-    "a single float64 number": lambda: buffered(
-        nn.Linear(2, 2), scale=(torch.zeros((), dtype=torch.float64), True)
-    ),
+    "batch normalisation":
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)),
+    "no buffers": lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)),
+    "a mask of booleans":
+        lambda: buffered(nn.Linear(3, 3), mask=torch.zeros(3).bool(), unset=None),
+    "a buffer that is not saved":
+        lambda: buffered(nn.BatchNorm1d(3), persistent=False, cache=torch.zeros(5)),
+    "a single float64 number":
+        lambda: buffered(nn.Linear(2, 2), scale=torch.tensor(0.0).double()),
     "one buffer in two layers": shared,
-}
+}  # fmt: skip
 
 
 def check(answer, case):
@@ -101,16 +90,13 @@ def judge(what, buffer, parts):
         for r in range(1, world_size):
             fault = f"This is what rank {r} held; rank 0's should be there."
             mistakes[fault] = parts[r]
-        if buffer.dtype is not torch.bool:
-            mistakes["This is the mean over the ranks."] = total // world_size
-            mistakes["This is the sum over the ranks."] = total
+        mistakes["This is the mean over the ranks."] = total // world_size
+        mistakes["This is the sum over the ranks."] = total
         return compare(what, buffer, first, mistakes)
     every, mean, mistakes = everyone(buffer), total / world_size, {}
     if torch.equal(every[0], mean) and not torch.equal(buffer, mean):
-        fault = (
-            "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to all."
-        )
-        mistakes[fault] = buffer
+        fault = "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to "
+        mistakes[fault + "all."] = buffer
     elif all(torch.equal(found, first) for found in every) and world_size > 1:
         mistakes["All ranks hold rank 0's; the mean was asked for."] = first
     else:
@@ -159,8 +145,7 @@ def ex5_4(model):
 # %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
 # ~ .buffers => .state_dict().values
 # %% wrong: knows only the buffers that are saved
-# - for buffer in model.buffers():
-# + saved = model.state_dict()
+# ~ for… => saved = model.state_dict()
 # + for buffer in [b for name, b in model.named_buffers() if name in saved]:
 # %% wrong: leaves counters and masks as they are
 # - else:
@@ -177,11 +162,8 @@ def ex5_4(model):
 # +     dist.broadcast(buffer, src=0)
 # ~ dist.broadcast(buffer, src=0) => dist.all_reduce(buffer, dist.ReduceOp.MAX)
 # %% wrong: reduces to rank 0, and everybody divides
-# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
-# + dist.reduce(buffer, 0)
+# ~ dist.all… => dist.reduce(buffer, 0)
 # + buffer /= dist.get_world_size()
 # %% wrong: averages in bfloat16, which is faster
-# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
-# + short = buffer.bfloat16()
-# + dist.all_reduce(short, dist.ReduceOp.AVG)
+# ~ buffer, dist => short := buffer.bfloat16(), dist
 # + buffer.copy_(short)

@@ -22,10 +22,8 @@ Hint 3: `loss = F.cross_entropy(ddp(x), y, reduction="sum") * world_size / total
 ddp.no_sync() if more else contextlib.nullcontext():`
 """
 
+
 # %% solution
-import contextlib
-
-
 def ex5_5(ddp, pieces):
     """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""
     total = torch.tensor(sum(len(y) for _, y in pieces))

@@ -193,46 +193,23 @@ def play_step(model, finish, watch, step, task):
 
 
 # %% right: gradients are views of the buckets, and all_reduce goes by its own name
-from torch.distributed import all_reduce, broadcast_object_list, get_world_size
-
-
-def ex5_6(model, bucket_size):
-    state = [model.state_dict()]
-    broadcast_object_list(state, src=0)
-    model.load_state_dict(state[0])
-    world_size, buckets, missing, works = get_world_size(), [], [], []
-    place, members = {}, []
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in weights[::-1]:
-        members.append(weight)
-        place[weight] = len(buckets)
-        if sum(map(torch.numel, members)) >= bucket_size or weight is weights[0]:
-            buckets.append(members)
-            members = []
-    flats = [torch.zeros(sum(map(torch.numel, bucket))) for bucket in buckets]
-    missing.extend(len(bucket) for bucket in buckets)
-
-    def hook(weight):
-        missing[place[weight]] -= 1
-        while len(works) < len(buckets) and missing[len(works)] == 0:
-            flat, bucket = flats[len(works)], buckets[len(works)]
-            sizes = [weight.numel() for weight in bucket]
-            for member, part in zip(bucket, flat.split(sizes), strict=True):
-                part.copy_(member.grad.flatten()).div_(world_size)
-                member.grad = part.view_as(member)
-            works.append(all_reduce(flat, async_op=True))
-
-    def finish():
-        for work in works:
-            work.wait()
-        works.clear()
-        missing[:] = [len(bucket) for bucket in buckets]
-
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(hook)
-    return finish
-
-
+# + from torch.distributed import all_reduce, broadcast_object_list, get_world_size
+# - for tensor in [*model.parameters(), *model.buffers()]:
+# -     dist.broadcast(tensor.detach(), src=0)
+# + state = [model.state_dict()]
+# + broadcast_object_list(state, src=0)
+# + model.load_state_dict(state[0])
+#       buckets[-1].append(weight)
+# + flats = [torch.zeros(sum(map(torch.numel, bucket))) for bucket in buckets]
+# ~ flat = … => flat, sizes = flats[len(works)], [weight.numel() for weight in bucket]
+# + for weight, part in zip(bucket, flat.split(sizes), strict=True):
+# +     part.copy_(weight.grad.flatten()).div_(get_world_size())
+# +     weight.grad = part.view_as(weight)
+# ~ (dist… => all_reduce(flat, async_op=True))
+# ~ work, flat, bucket => work
+# - parts = flat.split([weight.numel() for weight in bucket])
+# - for weight, part in zip(bucket, parts, strict=True):
+# -     weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
 # %% wrong: an all_reduce per parameter
 #   buckets, ready, works = [[]], set(), []
 # + bucket_size = 1
@@ -247,13 +224,11 @@ def ex5_6(model, bucket_size):
 # +         on_ready(weight)
 # ~ weight.register_post_accumulate_grad_hook(on_ready) => pass
 # %% wrong: all_reduce starts when the last gradient is there
-# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-# + while len(ready) == len(trainable) and len(works) < len(buckets):
+# ~ while… => while len(ready) == len(trainable) and len(works) < len(buckets):
 # %% wrong: buckets leave in the order in which they are full
-# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-# -     bucket = buckets[len(works)]  # the first that has not left
-# + bucket = next(b for b in buckets if any(weight is w for w in b))
+# ~ while… => bucket = next(b for b in buckets if any(weight is w for w in b))
 # + if ready.issuperset(bucket):
+# - bucket = buckets[len(works)]  # the first that has not left
 # %% wrong: works for one step only
 # ~ in works => in works[:]
 # - ready.clear()
@@ -266,8 +241,7 @@ def ex5_6(model, bucket_size):
 # %% wrong: copies the results back before they are there
 # - work.wait()
 # %% wrong: forgets to copy the results back
-# - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-# + part /= dist.get_world_size()
+# ~ weight.grad.copy… => part /= dist.get_world_size()
 # %% wrong: fills the buckets from the first layer on
 # ~ reversed(trainable) => trainable
 # %% wrong: a bucket that is not full never leaves

@@ -42,6 +42,7 @@ def ex6_1(costs, num_stages):
 # %% check
 from allranks.topics.pipelines import sums as pipelines
 
+SEED = dice(6)
 CASES = {
     "equal layers": ([1] * 8, 4),
     "nine equal layers": ([1] * 9, 4),
@@ -55,11 +56,9 @@ CASES = {
     "as many stages as layers": ([5, 1, 1, 7], 4),
     "more at the end than at the start": ([1, 1, 1, 2, 2, 3, 4, 5], 3),
     "even is not fastest": ([5, 4, 9, 1, 1], 3),
+    "13 layers for 3 stages": (torch.randint(1, 20, (13,), generator=SEED).tolist(), 3),
+    "24 layers for 6 stages": (torch.randint(1, 20, (24,), generator=SEED).tolist(), 6),
 }
-SEED = dice(6)
-for num, stages in (13, 3), (24, 6):
-    costs = torch.randint(1, 20, (num,), generator=SEED).tolist()
-    CASES[f"{num} layers for {stages} stages"] = costs, stages
 
 
 def check(answer, case):
@@ -77,8 +76,7 @@ def judge(sizes, costs, num_stages):
     if len(sizes) != num_stages:
         raise Wrong(f"{task} are {len(sizes)} stages.")
     if sum(sizes) != len(costs):
-        ends = " These look like ends; sizes are asked for."
-        ends = ends if sizes[-1] == len(costs) else ""
+        ends = " These look like ends; sizes are asked for." * (sizes[-1] == len(costs))
         raise Wrong(f"{task} hold {sum(sizes)} layers of {len(costs)}.{ends}")
     if min(sizes) < 1:
         raise Wrong(f"{task}: a stage has no layer; its rank would only pass on.")

@@ -45,82 +45,39 @@ def ex8_1(weights, first_bytes, cap_bytes):
 # %% check
 S, H, D = torch.float32, torch.bfloat16, torch.float64
 TURNS = [(10, S), (20, H), (30, S), (5, S), (40, H), (1, S), (9, H), (70, H)]
-THREE = [(3, S), (2, D), (3, S), (2, D), (9, H), (9, S), (8, H)]
 CASES = {
     "all of one size": ([(10, S)] * 6, 40, 80),
     "a small first bucket": ([(5, S), (30, S), (20, S), (9, S), (1, S)], 16, 200),
     "a weight that is larger than the limit": ([(4, S), (500, S), (4, S)], 100, 100),
     "exactly full": ([(25, S), (25, S), (1, S)], 100, 100),
     "two dtypes in turn": (TURNS, 40, 100),
-    "three dtypes": (THREE, 16, 40),
+    "three dtypes": ([(3, S), (2, D), (3, S), (2, D), (9, H), (9, S), (8, H)], 16, 40),
     "one weight": ([(7, H)], 1000, 1000),
     "none": ([], 100, 100),
 }
-MISTAKES = {
-    "These buckets stay below their limit; DDP's reach it.": {"below": True},
-    "The first limit was not used.": {"firsts": False},
-    "The first limit was used for one dtype only.": {"one": True},
-    "This counts numbers, not bytes.": {"numbers": True},
-    "Two dtypes share a bucket.": {"mixed": True},
-    "The first limit was used for all.": {"always": True},
-}
-
-
-def filled(sizes, first, cap, below=False, firsts=True, always=False, **how):
-    """Return the buckets, or those that a mistake leads to."""
-    buckets, held, begun = [], {}, set()
-    cap, first = first if always else cap, first if firsts else cap
-    for i, (num, dtype) in enumerate(sizes):
-        key = None if how.get("mixed") else dtype
-        own = None if how.get("one") else key
-        size = num if how.get("numbers") else num * dtype.itemsize
-        limit = cap if own in begun else first
-        if below and key in held and held[key][1] + size > limit:
-            del held[key]
-            begun.add(own)
-        if key not in held:
-            held[key] = [[], 0]
-            buckets.append(held[key][0])
-        held[key][0].append(i)
-        held[key][1] += size
-        if not below and held[key][1] >= limit:
-            del held[key]
-            begun.add(own)
-    return buckets
 
 
 def check(answer, case):
-    for name, (sizes, first, cap) in case.each(CASES):
+    for name, (sizes, *limits) in case.each(CASES):
         weights = [torch.empty(num, dtype=dtype) for num, dtype in sizes]
-        with Untouched(weights=[tuple(w.shape) for w in weights]):
-            got = answer(weights, first, cap)
+        got = answer(weights, *limits)
         if not isinstance(got, (list, tuple)):
             raise Wrong(f"it returned {got!r:.60}, not a list of buckets.")
-        got, wanted = [list(bucket) for bucket in got], filled(sizes, first, cap)
-        if got != wanted and sorted(got) == sorted(wanted):
+        got = [list(bucket) for bucket in got]
+        want, known = reference(got, lambda function: function(weights, *limits))
+        if got != want and sorted(got) == sorted(want):
             raise Wrong(f"""the buckets are right, but in another order: {got}; the one
-                that begins first comes first: {wanted}.""")
+                that begins first comes first: {want}.""")
         if [] in got:
             raise Wrong(f"there is an empty bucket: {got}.")
-        if got != wanted:
-            found = (
-                (w, filled(sizes, first, cap, **how)) for w, how in MISTAKES.items()
-            )
-            why = next((f" {w}" for w, buckets in found if buckets == got), "")
-            raise Wrong(f"it returned {got}; it should be {wanted}.{why}")
+        if got != want:
+            why = [f" {text}" for text, buckets in known.items() if buckets == got]
+            raise Wrong(f"it returned {got}; it should be {want}.{''.join(why[:1])}")
 
 
 # %% right: asks torch's own function
-import torch.distributed as dist
-
-
-def ex8_1(weights, first_bytes, cap_bytes):
-    if not weights:
-        return []
-    found = dist._compute_bucket_assignment_by_size(weights, [first_bytes, cap_bytes])
-    return found[0]
-
-
+# = from torch.distributed import _compute_bucket_assignment_by_size as assign
+# = return assign(weights, [first_bytes, cap_bytes])[0] if weights else []
 # %% right: one dtype after the other, sorted at the end
 def ex8_1(weights, first_bytes, cap_bytes):
     buckets = []
@@ -138,21 +95,26 @@ def ex8_1(weights, first_bytes, cap_bytes):
 
 
 # %% wrong: closes a bucket before it would be too full
-#   dtype = weight.dtype
-# + if dtype in held and held[dtype][1] + weight.nbytes > limits[dtype]:
-# +     del held[dtype]
-#       buckets.append([])
-# +     limits[dtype] = cap_bytes if dtype in limits else first_bytes
-# - if num_bytes >= limits.get(dtype, first_bytes):
-# -     del held[dtype]
-# -     limits[dtype] = cap_bytes
+# > These buckets stay below their limit; DDP's reach it.
+# ~ num_bytes >= limit => bucket[1:] and num_bytes > limit
+# ~ buckets.append(bucket) => buckets.append(bucket[:-1])
+# ~ cap_bytes, [], 0 => cap_bytes, [i], weight.nbytes
+# %% wrong: no bucket is small
+# > The first limit was not used.
+# ~ limits.get(dtype, first_bytes) => cap_bytes
 # %% wrong: only the very first bucket is small
+# > The first limit was used for one dtype only.
 # ~ limits.get(dtype, first_bytes) => limits.get(0, first_bytes)
 # ~ limits[dtype] => limits[0]
 # %% wrong: counts numbers
+# > This counts numbers, not bytes.
 # ~ () * weight.element_size() => ()
 # %% wrong: puts all dtypes into one bucket
+# > Two dtypes share a bucket.
 # ~ weight.dtype => None
+# %% wrong: all buckets are small
+# > The first limit was used for all.
+# ~ limits.get(dtype, first_bytes) => first_bytes
 # %% wrong: lists them as they fill up
 # -         buckets.append([])
 # ~ held[dtype] = buckets[-1] => held[dtype] = []

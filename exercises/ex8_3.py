@@ -55,7 +55,6 @@ CASES = {
     "a sum, whose gradient is one number expanded": ((2, 3), "sum"),
     "a gradient that arrives transposed": ((2, 3), "turned"),
 }
-barrier = dist.barrier
 
 
 def draw(shape, r, number):
@@ -64,14 +63,9 @@ def draw(shape, r, number):
 
 def check(answer, case):
     for module in functional, old:
-        for name in [n for n in dir(module) if n.startswith(("all_", "reduce_sc"))]:
-
-            def refuse(*args, name=name, **kwargs):
-                raise Wrong(f"it calls torch's own {name} with a graph; write it.")
-
-            patch(module, name, refuse)
-    for number, (name, (shape, kind)) in enumerate(CASES.items()):
-        case(name)
+        names = [n for n in dir(module) if n.startswith(("all_", "reduce_sc"))]
+        forbid(module, names, "write it.", "torch's own {} with a graph")
+    for number, (name, (shape, kind)) in enumerate(case.each(CASES)):
         rows = [draw(shape, r, number) for r in range(world_size)]
         x = rows[rank].T.contiguous().T if kind == "strided" else rows[rank].clone()
         x.requires_grad_()
@@ -83,17 +77,16 @@ def check(answer, case):
             raise Wrong("the result has no graph: nothing flows back to x.")
         weights = [1 + draw(whole.shape, r, 50 + number) for r in range(world_size)]
         if kind == "sum":
-            weights = [torch.full_like(w, 1 + r) for r, w in enumerate(weights)]
-            (got.sum() * (1 + rank)).backward()
+            numbers = torch.arange(1, world_size + 1, dtype=torch.double)
+            weights = [number.expand(whole.shape) for number in numbers]
         elif kind == "turned":
-            (got.T * weights[rank].T.contiguous()).sum().backward()
-        else:
-            (got * weights[rank]).sum().backward()
-        barrier()
-        parts = [w.chunk(world_size) for w in weights]
+            weights = [w.T.contiguous().T for w in weights]
+        # Copies, because an answer may write into the gradient that arrives.
+        parts = [w.clone().chunk(world_size) for w in weights]
+        got.backward(weights[rank])
+        dist.barrier()
         own, everyone = parts[rank][rank], sum(part[rank] for part in parts)
-        what = f"the result is right, but rank {rank}'s x.grad"
-        compare(what, x.grad, everyone, {
+        compare(f"the result is right, but rank {rank}'s x.grad", x.grad, everyone, {
             "This is what its own loss depends on: other ranks' losses depend on these "
             "rows, too.": own,
             "This is the mean over the ranks, not the sum.": everyone / world_size,

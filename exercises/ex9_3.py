@@ -45,6 +45,8 @@ def ex9_3(model, micro_batches):
 
 
 # %% check
+from collections import OrderedDict
+
 CASES = {  # by rank and micro-batch: how many tokens count in each row
     "one micro-batch": [[[6, 6]]] * 3,
     "equal lengths": [[[5, 5], [5, 5]]] * 3,
@@ -58,17 +60,13 @@ CASES = {  # by rank and micro-batch: how many tokens count in each row
 SIZE, WIDTH, CLASSES = 6, 4, 5
 
 
-class Net(nn.Module):
-    """A tiny model with a frozen layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(WIDTH, 7)
-        self.frozen = nn.Linear(7, 7).requires_grad_(False)
-        self.head = nn.Linear(7, CLASSES)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.frozen(self.first(x))))
+def network():
+    """Return a tiny model with a frozen layer."""
+    torch.manual_seed(3)
+    first, frozen, head = nn.Linear(WIDTH, 7), nn.Linear(7, 7), nn.Linear(7, CLASSES)
+    layers = {"first": first, "frozen": frozen.requires_grad_(False)}
+    layers |= {"tanh": nn.Tanh(), "head": head}
+    return nn.Sequential(OrderedDict(layers)).double()
 
 
 def batches_of(r, sizes):
@@ -83,67 +81,27 @@ def batches_of(r, sizes):
     return found
 
 
-def watched(model, pairs):
-    """Yield the pairs; refuse two forward passes without a backward between."""
-    waiting = []
-
-    def after(module, inputs, output):
-        if waiting:
-            raise Wrong("two micro-batches' activations are in memory at once.")
-        if output.requires_grad:
-            waiting.append(True)
-            output.register_hook(lambda _: waiting.clear())
-
-    with model.register_forward_hook(after):
-        yield from pairs
-
-
-def losses_of(model, every):
-    """Return the right loss, and what likely mistakes give, by a sentence."""
-
-    def loss(x, labels):
-        x = model(x).flatten(0, 1)
-        return F.cross_entropy(x, labels.flatten(), reduction="sum")
-
-    sums = [[loss(*pair) for pair in pairs] for pairs in every]  # by rank and batch
-    counts = [[(y >= 0).sum() for _, y in pairs] for pairs in every]
-    total, tokens = sum(map(sum, sums)), sum(map(sum, counts))
-    if not tokens:
-        return {"right": total}
-    means = [[s / n for s, n in zip(*pair)] for pair in zip(sums, counts) if pair[0]]
-    of_ranks = [sum(s) / max(1, sum(n)) for s, n in zip(sums, counts)]
-    slots = sum(y.numel() for pairs in every for _, y in pairs)
-    return {
-        "right": total / tokens,
-        "This is the sum over the tokens, not the mean.": total,
-        "This is a mean of the micro-batches' means.":
-            sum(sum(part) / len(part) for part in means) / world_size,
-        "This is the mean of the ranks' means.": sum(of_ranks) / world_size,
-        "This divides by the tokens that do not count, too.": total / slots,
-        "This is the mean on this rank alone.":
-            of_ranks[rank] if every[rank] else total * 0,
-        "This is divided by the number of ranks, too.": total / tokens / world_size,
-    }  # fmt: skip
+def outcome(answer, pairs):
+    """Return the gradient that an answer leaves, and its loss."""
+    model = network()
+    fault = "two micro-batches' activations are in memory at once."
+    with one_at_a_time(model, fault=fault):
+        loss = answer(model, iter(pairs))
+    found = grads(model, f"`{{}}` has no gradient on rank {rank}.")
+    if model.frozen.weight.grad is not None:
+        raise Wrong("`frozen.weight` is frozen, and got a gradient.")
+    one = isinstance(loss, torch.Tensor) and loss.numel() == 1
+    return found, loss.item() if one else loss
 
 
 def check(answer, case):
     for name, sizes in case.each(CASES):
-        torch.manual_seed(3)
-        model, twin = Net().double(), Net().double()
-        twin.load_state_dict(model.state_dict())
-        every = [batches_of(r, sizes[r]) for r in range(world_size)]
-        got = answer(model, watched(model, every[rank]))
-        if isinstance(got, torch.Tensor) and got.numel() == 1:
-            got = got.item()
-        found = grads(model, f"`{{}}` has no gradient on rank {rank}.")
-        if model.frozen.weight.grad is not None:
-            raise Wrong("`frozen.weight` is frozen, and got a gradient.")
-        losses = losses_of(twin, every)
-        slopes = {said: gradient(twin, loss) for said, loss in losses.items()}
-        losses = {said: loss.item() for said, loss in losses.items()}
-        want = slopes.pop("right"), losses.pop("right")
-        compare(f"the gradient on rank {rank}", found, want[0], slopes, 1e-6, 1e-9)
-        compare(f"the loss on rank {rank}", got, want[1], losses)
+        pairs = batches_of(rank, sizes[rank])
+        got = outcome(answer, pairs)
+        want, known = reference(got, outcome, pairs)
+        for i, what in enumerate(("gradient", "loss")):
+            values = {text: value[i] for text, value in known.items() if want[1]}
+            compare(f"the {what} on rank {rank}", got[i], want[i], values, 1e-6, 1e-9)
 
 
 # %% right: keeps a running mean, and sends everything in one message
@@ -165,7 +123,11 @@ def ex9_3(model, micro_batches):
     return flat[-2]
 
 
+# %% wrong: forgets to divide
+# > This is the sum over the tokens, not the mean.
+# ~ max(1, total[1].item()) => 1
 # %% wrong: the mean of the micro-batches' means
+# > This is a mean of the micro-batches' means.
 # ~ flat, reduction="sum" => flat
 # ~ (flat != -100).sum().item() => 1
 # - dist.all_reduce(total)
@@ -174,13 +136,22 @@ def ex9_3(model, micro_batches):
 # + dist.all_reduce(loss := total[0] / num)
 # ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
 # %% wrong: each rank divides by its own tokens, and then comes the mean over ranks
+# > This is the mean of the ranks' means.
 # - dist.all_reduce(total)
 # - loss, tokens = total[0].item(), max(1, total[1].item())
 # + num, tokens = max(1, total[1].item()), dist.get_world_size()
 # + dist.all_reduce(loss := total[0] / num)
 # ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
 # %% wrong: counts every place, with or without a label
+# > This divides by the tokens that do not count, too.
 # ~ (flat != -100).sum().item => flat.numel
+# %% wrong: asks no other rank
+# > This is the mean on this rank alone.
+# - dist.all_reduce(total)
+# - dist.all_reduce(param.grad)
+# %% wrong: the mean over ranks of what is divided by all tokens
+# > This is divided by the number of ranks, too.
+# ~ max(1, total[1].item()) => max(1, total[1].item()) * dist.get_world_size()
 # %% wrong: a rank without micro-batches doesn't take part
 # ~ param.grad = torch.zeros_like(param) => continue
 # %% wrong: 0 / 0 when nothing counts

@@ -43,7 +43,6 @@ CASES = {  # the number of batches on each rank
     "rank 0 has nothing": [0, 2, 1, 1],
     "nobody has anything": [0, 0, 0, 0],
 }
-reduce, new_group = dist.all_reduce, dist.new_group
 
 
 class Stream:
@@ -66,17 +65,17 @@ class Stream:
 
 
 def check(answer, case):
-    group = new_group(list(range(world_size)))
+    group = dist.new_group()
     for name, numbers in case.each(CASES):
         stream, steps = Stream(numbers[rank]), []
 
-        def step(batch, stream=stream, steps=steps):
+        def step(batch):
             steps.append(None if batch is None else int(batch[0, 0]))
-            trained = sum(one is not None for one in steps)
-            if stream.read > trained + 1:
+            trained = [one for one in steps if one is not None]
+            if stream.read > len(trained) + 1:
                 raise Wrong(f"""rank {rank} has read {stream.read} batches before its
                     step number {len(steps)}; one that waits is enough.""")
-            reduce(torch.ones(1), group=group)
+            dist.all_reduce(torch.ones(1), group=group)
 
         answer(stream, step)
         judge(everyone(steps), numbers)
@@ -86,17 +85,15 @@ def judge(every, numbers):
     """Is each batch trained once, and in as few steps as possible?"""
     for r, steps in enumerate(every):
         trained = [one for one in steps if one is not None]
-        if trained == list(range(numbers[r])):
-            continue
-        if len(set(trained)) < len(trained):
-            twice = next(one for one in trained if trained.count(one) > 1)
-            raise Wrong(f"""rank {r} trains {trained.count(twice)} times on its batch
-                {twice}.""")
+        if twice := [one for one in trained if trained.count(one) > 1]:
+            raise Wrong(f"""rank {r} trains {trained.count(twice[0])} times on its batch
+                {twice[0]}.""")
         if trained != sorted(trained):
             raise Wrong(f"rank {r} trains on its batches in the order {trained}.")
-        raise Wrong(f"""rank {r} trains on {len(trained)} of its {numbers[r]} batches;
-            the ranks have {numbers[:world_size]} and make {[len(s) for s in every]}
-            steps.""")
+        if trained != list(range(numbers[r])):
+            raise Wrong(f"""rank {r} trains on {len(trained)} of its {numbers[r]}
+                batches; the ranks have {numbers[:world_size]} and make
+                {[len(s) for s in every]} steps.""")
     if idle := sum(not any(one is not None for one in row) for row in zip(*every)):
         raise Wrong(f"""all batches are trained on, but nobody has one in {idle} of
             {len(every[0])} steps.""")
@@ -130,9 +127,7 @@ def ex9_4(stream, step):
 # =     step(batches[i] if i < len(batches) else None)
 # %% wrong: fills up with its last batch, as a sampler pads
 # ~ stream = iter(stream) => stream, last = iter(stream), None
-# - step(batch)
-# + last = batch if batch is not None else last
-# + step(last)
+# ~ step(batch) => step(last := last if batch is None else batch)
 # %% wrong: asks after the step, so that the last one is in vain
 # = stream, more = iter(stream), torch.tensor(1)
 # = while more:

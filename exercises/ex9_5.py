@@ -76,32 +76,26 @@ def judge(got, documents, lengths, size):
     """Compare each tensor, and attention over the row with that over each alone."""
     tokens, positions, labels, mask = got
     used, spots = sum(lengths), [*lengths, *[1] * (size - sum(lengths))]
-    row = torch.cat([*documents, torch.zeros(size - used, dtype=torch.int64)])
-    across = torch.cat([row[1:], row.new_tensor([-100])])
-    following, inside, end = torch.full((size,), -100), across.clone(), 0
-    for n in lengths:
-        following[end : end + n - 1] = row[end + 1 : end + n] if n else row[:0]
-        end += n
-    inside[max(0, used - 1) :] = -100
-    padded = torch.cat([*map(torch.arange, [*lengths, size - used])])
+    row, places, following, want = solution(documents, size)
+    across = torch.cat([row[1:], torch.tensor([-100])])
+    inside = torch.where(torch.arange(size) < used - 1, across, -100)
     compare("`tokens`", tokens, row, {})
-    compare("`positions`", positions, torch.cat([*map(torch.arange, spots)]), {
+    compare("`positions`", positions, places, {
         "They go on over the documents' borders.": torch.arange(size),
-        "They go on in the padding.": padded,
+        "They go on in the padding.":
+            torch.cat([*map(torch.arange, [*lengths, size - used])]),
     })  # fmt: skip
     compare("`labels`", labels, following, {
         "The last token of a document has to guess the next document.": inside,
         "These are the labels of one long text, padding included.": across,
         "They are not shifted: each token is asked for itself.": row,
     })  # fmt: skip
-    block = torch.block_diag(*[torch.ones(n, n) for n in spots]).bool()
-    want, real = block.tril(), torch.arange(size) < used
-    causal = torch.ones(size, size).bool().tril()
+    real, causal = torch.arange(size) < used, torch.ones(size, size).bool().tril()
     compare("`mask`", mask, want, {
         "Tokens look at earlier documents: this is causal, and no more.": causal,
         "Tokens look at earlier documents; only padding is hidden.":
             causal & (real | torch.eye(size).bool()),
-        "Tokens look into the future of their document.": block,
+        "Tokens look into the future of their document.": want | want.T,
         "It is upside down: k looks at q.": want.T,
         "It is the opposite: True has to mean “may look”.": ~want,
         "Padding looks at nothing, and a softmax over nothing is NaN.":
@@ -125,9 +119,7 @@ def ex9_5(documents, size):
         positions[start:end] = torch.arange(end - start)
         if end > start:
             labels[start : end - 1] = document[1:]
-        mask[start:end, start:end] = (
-            torch.tril(torch.ones(end - start, end - start)) > 0
-        )
+        mask[start:end, start:end].fill_(True).tril_()
         start = end
     return tokens, positions, labels, mask
 
@@ -139,9 +131,7 @@ def ex9_5(documents, size):
 # %% wrong: positions of one long text
 # ~ cat([torch.arange(n) for n in lengths]) => arange(size)
 # %% wrong: the end of a document has to guess the beginning of the next
-# - labels[:-1] = torch.where(goes_on, tokens[1:], -100)
-# + used = sum(map(len, documents))
-# + labels[: used - 1] = tokens[1:used]
+# ~ goes_on, tokens => torch.arange(1, size) < sum(map(len, documents)), tokens
 # %% wrong: padding looks at nothing
 #   mask = (owner[:, None] == owner[None]).tril()
 # + mask[sum(map(len, documents)) :] = False

@@ -8,9 +8,10 @@ import job  # first, since importing torch takes seconds
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from tasks import load_digits
 
 
 def deliveries(periods: list[int], num: int) -> list[tuple[int, int]]:
@@ -27,7 +28,7 @@ class Trainer:
     """Hold a replica and what it needs for a gradient and for a step."""
 
     def __init__(self, device: torch.device, lr: float):
-        x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+        x, y = load_digits()
         self.x, self.y, self.lr = (x / 16).to(device), y.to(device), lr
         torch.manual_seed(0)  # all start equal
         layers = nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)

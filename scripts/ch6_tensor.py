@@ -8,8 +8,9 @@ import job  # first, since importing torch takes seconds
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
+
+from tasks import load_digits
 
 
 class Fork(torch.autograd.Function):
@@ -73,7 +74,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     if world_size > args.width:
         job.refuse(f"{world_size} ranks > width {args.width}")
     torch.manual_seed(args.seed)  # all make the same; each keeps its part
-    images, digits = map(torch.as_tensor, load_digits(return_X_y=True))
+    images, digits = load_digits()
     images = images.to(torch.get_default_dtype()) / 16  # (1797, 64)
     wide = ColumnLinear(nn.Linear(64, args.width))
     narrow = RowLinear(nn.Linear(args.width, 10))

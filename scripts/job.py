@@ -6,6 +6,7 @@ trains. Copy this file along with a script, or download the script as one file.
 """
 
 import argparse
+import atexit
 import gc
 import os
 import re
@@ -50,14 +51,20 @@ MAIN = getattr(sys.modules["__main__"], "__file__", None) or ""
 HERE = os.path.dirname(os.path.abspath(__file__))
 if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
     signal.signal(signal.SIGINT, stop)
+    atexit.register(gc.freeze)  # no search for garbage at the end: 1 s
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
     signal.signal(signal.SIGINT, stop)
+    atexit.register(gc.freeze)
     watch(int(os.environ.pop("PARENT_PID")))  # its own children have another
 
+gc.disable()  # nothing is garbage yet, and the search would take a while
 import torch
 import torch.distributed as dist
+
+gc.freeze()  # what torch has made stays
+gc.enable()
 
 
 def refuse(why: str) -> NoReturn:
@@ -188,7 +195,6 @@ def brief(kind, error, trace) -> None:
         why = "a DataLoader worker was killed, often for want of memory"
     elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
+    if not why:
+        return sys.__excepthook__(kind, error, trace)
+    sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")

@@ -76,7 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     named = config.args_source is not config.ArgsSource.TESTPATHS
     mode = config.option.replays or ("all" if named else "turn")
     config.replays = None if mode == "all" else []
-    ends = Ends(config, whole=not (named or config.option.keyword or config.option.lf))
+    chosen = named or config.option.keyword or config.getoption("lf", False)
+    ends = Ends(config, whole=not chosen)
     config.pluginmanager.register(ends)
 
 
@@ -90,7 +91,8 @@ class Ends:
     def __init__(self, config: pytest.Config, whole: bool) -> None:
         self.config, self.whole = config, whole
         self.now = replayed.digests(config.rootpath)
-        self.here = config.cache.get(PASSED, {})
+        self.cache = getattr(config, "cache", None)  # -p no:cacheprovider: no memory
+        self.here = self.cache.get(PASSED, {}) if self.cache else {}
         self.good: dict[str, bool] = {}
         self.header = f"all {len(self.now)}"
         if config.replays is not None:
@@ -123,12 +125,13 @@ class Ends:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Remember what was replayed; a run of everything records it for all."""
-        stopped = exitstatus > 1 or session.shouldfail or session.shouldstop
+        stopped = exitstatus > 1 or session.shouldfail
         if not self.whole or stopped or self.config.option.collectonly:
             return
         passed = {name: self.now[name] for name, good in self.good.items() if good}
         failed = dict.fromkeys(self.good.keys() - passed.keys(), "")
-        self.config.cache.set(PASSED, self.here | passed | failed)
+        if self.cache:
+            self.cache.set(PASSED, self.here | passed | failed)
         if self.config.replays is None:
             replayed.write(self.config.rootpath, passed)
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch10_accumulate as script
 from tests import shown
+from tests.ranks import run_script
 
 RUN = """
 from torch import nn
@@ -76,8 +77,7 @@ def test_the_script_prints_a_line_for_each_try():
 
 @pytest.mark.parametrize("samples", ["62", "8"])
 def test_samples_must_fill_all_parts_of_all_ranks(samples):
-    run = launch("ch10_accumulate", 2, "--samples", samples, check=False)
-    assert run.exit_code != 0
     why = "must be a multiple of 8, ranks x --parts, and at least twice as many"
-    assert f"--samples {samples}: {why}" in run.errors[0]
+    with pytest.raises(RanksError, match=f"--samples {samples}: {why}"):
+        run_script("ch10_accumulate", 2, "--samples", samples)
     assert script.parse_args([]).samples == 64

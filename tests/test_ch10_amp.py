@@ -8,8 +8,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch10_amp as script
+from tests.ranks import run_script
 
 RUN = """
 from scripts.ch10_amp import Scaler
@@ -130,12 +131,11 @@ seen
 def test_a_loss_that_is_not_finite_ends_in_one_sentence():
     """No scale helps then, and it would be halved until it is 0."""
     flags = "--lr", "1000", "--steps", "300"
-    run = launch("ch10_amp", 2, *flags, check=False)
-    assert run.exit_code != 0
-    assert re.search(
-        r"^step \d+: the loss is nan: start with a lower --lr$", run.errors[0], re.M
-    )
-    assert "that is a bug" not in run.errors[0]
+    with pytest.raises(RanksError) as end:
+        run_script("ch10_amp", 2, *flags)
+    why = r" step \d+: the loss is nan: start with a lower --lr$"
+    assert re.search(why, str(end.value), re.M)
+    assert "that is a bug" not in str(end.value)
 
 
 def test_a_scale_of_0_ends_in_one_sentence():
@@ -169,7 +169,7 @@ def test_a_scale_saves_what_fp16_would_lose():
 
 
 def test_the_script_compares_both_scalers():
-    lines = launch("ch10_amp", 2, "--steps", "8", "--interval", "3").lines[0]
+    lines = run_script("ch10_amp", 2, "--steps", "8", "--interval", "3")[0]
     scales = "scales: 2^24 x 1, 2^23 x 1"
     assert lines[0].startswith(f"[rank 0/2] {scales}")
     assert len(lines) == 6 and all("became 0, error" in line for line in lines[1:])

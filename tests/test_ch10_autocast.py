@@ -5,8 +5,9 @@ import re
 import pytest
 import torch
 
-from allranks import Ranks, launch
+from allranks import Ranks
 from scripts import ch10_autocast as script
+from tests.ranks import run_script
 
 
 def test_autocasts_lists_are_found_by_asking():
@@ -59,7 +60,7 @@ def test_gradients_have_the_dtypes_and_errors_of_the_page(world_size):
 
 
 def test_the_script_prints_lists_and_errors():
-    lines = launch("ch10_autocast", 2, "--samples", "32", "--width", "16").lines[0]
+    lines = run_script("ch10_autocast", 2, "--samples", "32", "--width", "16")[0]
     assert len(lines) == 10
     assert len([line for line in lines if re.search(r"e-0\d off$", line)]) == 5
     found = [re.search(r"(\S+) off from plain autocast$", line) for line in lines]

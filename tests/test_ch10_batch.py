@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.func import grad, vmap
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch10_batch as script
+from tests.ranks import run_on, run_script
 
 positive = st.floats(0.01, 100)
 LATE = """
@@ -22,6 +24,13 @@ draw = torch.Generator().manual_seed(seed + rank)
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(scope="module")
+def pair():
+    """Yield two live ranks."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
 @given(positive, positive, st.integers(1, 64), st.integers(2, 16))
 def test_two_equations_are_solved_for_two_unknowns(noise, signal, size, num):
     """From the squares that this noise and signal give, both come back."""
@@ -32,11 +41,12 @@ def test_two_equations_are_solved_for_two_unknowns(noise, signal, size, num):
 
 def exact_noise(weights, data) -> tuple[float, float]:
     """Return tr(S) and |G|^2 from the gradients of all single samples."""
-    rows = []
-    for place in range(len(data[0])):
-        one = [part[place : place + 1] for part in data]
-        rows.append(torch.cat([g.flatten() for g in script.slopes(weights, one)]))
-    rows = torch.stack(rows).double()
+
+    def loss(weights, x, y):
+        return script.losses(weights, x[None], y[None]).sum()
+
+    slopes = vmap(grad(loss), (None, 0, 0))(weights, *data)  # each (N, 1, ...)
+    rows = torch.cat([g.flatten(1) for g in slopes], dim=1).double()  # (N, n)
     mean = rows.mean(dim=0)
     return (rows - mean).square().sum(dim=1).mean().item(), mean.square().sum().item()
 
@@ -62,20 +72,19 @@ draw = torch.Generator().manual_seed(rank)
     assert abs(signal - right[1]) < 1.5 * off < 0.2 * signal
 
 
-def test_a_late_gradient_is_too_short_for_two_ranks():
+def test_a_late_gradient_is_too_short_for_two_ranks(pair):
     """G itself says thousands; of |G|^2 2 x 8 samples tell no lower bound, mostly."""
     data, unknown = script.read_digits(1440, CPU), 0
-    with Ranks(2) as ranks:
-        for seed in range(5):
-            weights = script.make_nets(1, seed, CPU)
-            for _ in range(100):
-                for w, g in zip(weights, script.slopes(weights, data), strict=True):
-                    w -= 0.5 * g
-            ranks.push({"weights": weights, "seed": seed})
-            _, signal, off = ranks.run(LATE, quiet=True)[0]
-            unknown += signal < off
-            noise, exact = exact_noise(weights, data)
-            assert noise / exact > 2000
+    for seed in range(5):
+        weights = script.make_nets(1, seed, CPU)
+        for _ in range(100):
+            for w, g in zip(weights, script.slopes(weights, data), strict=True):
+                w -= 0.5 * g
+        pair.push({"weights": weights, "seed": seed})
+        _, signal, off = pair.run(LATE, quiet=True)[0]
+        unknown += signal < off
+        noise, exact = exact_noise(weights, data)
+        assert noise / exact > 2000
     assert unknown >= 3
 
 
@@ -140,10 +149,10 @@ def test_it_trains_as_torchs_optimizers_do(kind, optimizer, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def said() -> list[str]:
+def said(pair) -> list[str]:
     """Return what a short run of the script prints."""
     flags = "--samples", "64", "--steps", "30", "--goal", "1.5"
-    return launch("ch10_batch", 2, *flags).lines[0]
+    return run_on(pair, "ch10_batch", *flags)[0]
 
 
 def test_the_script_tries_both_rules_at_four_batches(said):
@@ -167,11 +176,11 @@ def test_a_rate_above_the_nine_was_not_tried(said):
     assert "not tried" in str(found)
 
 
-def test_a_goal_that_no_rate_reaches_is_not_a_best_rate():
+def test_a_goal_that_no_rate_reaches_is_not_a_best_rate(pair):
     """Neither is a noise scale ever printed that is negative, as seed 1's was."""
     flags = "--samples", "64", "--steps", "2", "--goal", "1e-30", "--seed", "1"
     noise, search = [], []
-    for line in launch("ch10_batch", 2, *flags).lines[0]:
+    for line in run_on(pair, "ch10_batch", *flags)[0]:
         (noise if "noise scale" in line else search).append(line.split(": ", 1)[1])
     assert len(noise) == 4 and len(search) == 8
     bounds = [
@@ -182,6 +191,6 @@ def test_a_goal_that_no_rate_reaches_is_not_a_best_rate():
 
 
 def test_one_rank_has_nothing_to_compare():
-    run = launch("ch10_batch", 1, check=False)
-    assert run.exit_code != 0
-    assert "1 rank: comparing its gradient with the mean needs 2" in run.errors[0]
+    why = "1 rank: comparing its gradient with the mean needs 2"
+    with pytest.raises(RanksError, match=why):
+        run_script("ch10_batch", 1)

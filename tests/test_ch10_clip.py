@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
+from tests.ranks import run_script
 
 RIGHT = {
     *("DDP, after it", "DDP, after the last part", "DDP, unscaled first"),
@@ -18,7 +19,7 @@ LINE = re.compile(r"\] (.+?) +norm +([\d.]+), (\S+) off")
 def test_the_right_ways_equal_one_process_and_the_others_do_not(world_size, most):
     """With one rank only the scaled norm is wrong; a high threshold clips nothing."""
     flags = "--most", most, "--seed", "3"
-    lines = launch("ch10_clip", world_size, *flags).lines[0]
+    lines = run_script("ch10_clip", world_size, *flags)[0]
     found = {name: (norm, float(off)) for name, norm, off in map(of, lines)}
     assert len(found) == 11 and found.keys() > RIGHT
     norms = {found[name][0] for name in RIGHT}
@@ -93,6 +94,5 @@ both = spoil(lambda net, most: script.clip_shards(net, most, add=True)), spoil(
 
 
 def test_samples_must_fill_all_parts_of_all_ranks():
-    run = launch("ch10_clip", 2, "--samples", "20", check=False)
-    assert run.exit_code != 0
-    assert "--samples 20: must be 4 x ranks, or a multiple" in run.errors[0]
+    with pytest.raises(RanksError, match="--samples 20: must be 4 x ranks, or a mul"):
+        run_script("ch10_clip", 2, "--samples", "20")

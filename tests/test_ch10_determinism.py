@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch10_determinism as script
+from tests.ranks import run_script
 
 TRAIN = """
 import torch.distributed as dist
@@ -45,7 +46,7 @@ def test_the_tree_has_the_bits_of_one_process_and_all_reduce_has_not(world_size)
 def test_on_two_ranks_all_reduce_of_lanes_has_the_bits_too():
     """There is one addition, and a + b = b + a: so says the page."""
     flags = "--steps", "4", "--samples", "300"
-    *lines, _ = launch("ch10_determinism", 2, *flags).lines[0]
+    *lines, _ = run_script("ch10_determinism", 2, *flags)[0]
     found = [LINE.search(line).groups() for line in lines]
     assert [same for _, _, same in found] == ["False", "True", "True"]
 
@@ -64,7 +65,7 @@ def test_a_tree_over_ranks_of_trees_over_lanes_is_one_tree(terms, world_size):
 def test_the_script_compares_bits_and_counts_bytes():
     """On four ranks only the tree has one process's bits, for the ring's bytes."""
     flags = "--steps", "4", "--samples", "300"
-    *lines, last = launch("ch10_determinism", 4, *flags).lines[0]
+    *lines, last = run_script("ch10_determinism", 4, *flags)[0]
     assert [LINE.search(line).groups() for line in lines] == [
         ("1 pass, all_reduce", "True", "False"),
         ("2 lanes, all_reduce", "True", "False"),
@@ -94,6 +95,5 @@ def test_lanes_that_have_no_tree_are_refused(flag, why):
     ],
 )
 def test_ranks_that_have_no_tree_and_a_rate_too_high_are_refused(num, flag, why):
-    run = launch("ch10_determinism", num, flag, check=False)
-    assert run.exit_code != 0
-    assert why in run.errors[0]
+    with pytest.raises(RanksError, match=re.escape(why)):
+        run_script("ch10_determinism", num, flag)

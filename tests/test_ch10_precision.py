@@ -1,15 +1,13 @@
 """Small steps are lost in bf16; a copy, a rest or random rounding keeps them."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch10_precision as script
+from tests.ranks import run_script
 
 import tasks
 
@@ -159,7 +157,7 @@ def test_what_is_lost_is_what_bf16_loses(trained):
 
 
 def test_the_script_prints_a_line_for_each_way():
-    lines = launch("ch10_precision", 2, "--steps", "2", "--batch-size", "2").lines[0]
+    lines = run_script("ch10_precision", 2, "--steps", "2", "--batch-size", "2")[0]
     assert len(lines) == len(script.WAYS)
     for way, line in zip(script.WAYS, lines, strict=True):
         assert line.startswith(f"[rank 0/2] {way} ") and "of the weights stand" in line
@@ -167,12 +165,9 @@ def test_the_script_prints_a_line_for_each_way():
 
 def test_a_loss_that_is_no_number_ends_in_a_sentence():
     args = ["--steps", "2", "--batch-size", "1", "--lr", "1e30"]
-    run = launch("ch10_precision", 1, *args, check=False)
-    assert run.exit_code != 0
-    assert (
-        "after --steps 2, fp32: the loss is nan: start with a lower --lr"
-        in (run.errors[0])
-    )
+    why = "after --steps 2, fp32: the loss is nan: start with a lower --lr"
+    with pytest.raises(RanksError, match=why):
+        run_script("ch10_precision", 1, *args)
 
 
 def test_the_text_must_be_beside_the_script(monkeypatch, tmp_path):
@@ -186,16 +181,14 @@ def test_the_text_must_be_beside_the_script(monkeypatch, tmp_path):
 def test_torch_shortens_to_tf32_and_splits_sums_as_the_page_says():
     """Products in float32 are whole unless asked; sums in bf16 may be split."""
     source = """
-import torch
-print(
+(
     torch.get_float32_matmul_precision(),
     torch.backends.cudnn.allow_tf32,
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
 )
 """
-    command = [sys.executable, "-c", source]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["highest", "True", "True"]
+    with Ranks(1) as ranks:  # a fresh process: other tests may have changed ours
+        assert ranks.run(source, quiet=True) == [("highest", True, True)]
 
 
 @pytest.mark.parametrize("beta, falls", [(0.999, False), (0.95, True)])

@@ -29,9 +29,9 @@ SAID = re.compile(
 )
 
 
-@pytest.mark.parametrize("nodes", [(4,), (2, 2), (2, 1)], ids=str)
-def test_every_rank_says_what_the_arithmetic_says(nodes):
-    """Each rank says its place on one node, two equal nodes and two unequal ones."""
+def test_every_rank_says_what_the_arithmetic_says():
+    """Each rank says its place on unequal nodes; the pages show it on equal ones."""
+    nodes = (2, 1)
     run = launch("ch4_ranks", nodes, "--env", "1")
     world_size = world_size_of(nodes)
     assert sorted(run.lines) == list(range(world_size))
@@ -46,11 +46,8 @@ def test_every_rank_says_what_the_arithmetic_says(nodes):
     shown = [line.partition("] ")[2].split("=", 1) for line in run.lines[1][1:]]
     assert [name for name, _ in shown] == list(ch4_ranks.VARIABLES)
     values = dict(shown)
-    assert (values["RANK"], values["LOCAL_RANK"], values["GROUP_RANK"]) == (
-        "1",
-        "1",
-        "0",
-    )
+    place = values["RANK"], values["LOCAL_RANK"], values["GROUP_RANK"]
+    assert place == ("1", "1", "0")
     assert values["WORLD_SIZE"] == values["ROLE_WORLD_SIZE"] == f"{world_size}"
     assert values["LOCAL_WORLD_SIZE"] == f"{nodes[0]}"
     assert values["GROUP_WORLD_SIZE"] == f"{len(nodes)}"

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from allranks import Ranks, launch
+from allranks import Ranks
+from tests.ranks import run_script
 
 START = """
 import gc
@@ -97,7 +98,7 @@ said
 
 def test_the_script_compares_it_with_gloo_and_leaves_no_memory():
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    lines = launch("ch7_backend", 2, "--repeats", "1").lines[0]
+    lines = run_script("ch7_backend", 2, "--repeats", "1")[0]
     assert [line.split()[2] for line in lines] == ["1", "4", "16", "64", "DDP"]
     assert lines[-1].endswith("its gradients differ by 0.0e+00 at most")
     if os.path.isdir("/dev/shm"):

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks import Ranks, launch
+from allranks import Ranks
 from allranks.base.paths import ROOT
 from allranks.topics.collectives.costs import cost
 from scripts import ch7_collectives as script
+from tests.ranks import run_script
 
 SIZES = [0, 1, 2, 5, 96, 1000]
 RUN = """
@@ -116,7 +117,7 @@ def test_wrong_bits_end_all_ranks_with_a_sentence():
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_the_script_counts_what_the_page_derives(world_size):
     """Each algorithm has its line; halving needs a power of two of ranks."""
-    lines = launch("ch7_collectives", world_size, "--kb", "12").lines[0]
+    lines = run_script("ch7_collectives", world_size, "--kb", "12")[0]
     names = [line.split()[2].rstrip(":") for line in lines]
     assert names == ["ring", "tree", "halving"]
     if world_size == 3:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from allranks import Ranks, launch
+from allranks import Ranks, RanksError
 from scripts import ch7_hierarchy as script
+from tests.ranks import run_script
 
 RUN = """
 from scripts import ch7_hierarchy as script
@@ -49,7 +50,7 @@ def test_it_adds_up_on_any_number_of_nodes(ranks):
 
 
 def test_the_script_says_what_crosses_between_nodes():
-    lines = launch("ch7_hierarchy", 4, "--kb", "16").lines[0]
+    lines = run_script("ch7_hierarchy", 4, "--kb", "16")[0]
     assert [line.partition("] ")[2] for line in lines] == [
         "ring: 6 steps, 1.5 n leave a node, 13.5 n / B in all",
         "hierarchical: 4 steps, 1 n leave a node, 5.5 n / B in all",
@@ -57,6 +58,5 @@ def test_the_script_says_what_crosses_between_nodes():
 
 
 def test_nodes_must_divide_the_ranks():
-    run = launch("ch7_hierarchy", 4, "--nodes", "3", check=False)
-    assert run.exit_code != 0
-    assert "--nodes 3: must divide the 4 ranks" in run.errors[0]
+    with pytest.raises(RanksError, match="--nodes 3: must divide the 4 ranks"):
+        run_script("ch7_hierarchy", 4, "--nodes", "3")

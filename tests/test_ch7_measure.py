@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks import launch
+from allranks import RanksError
 from scripts import ch7_measure as script
+from tests.ranks import run_script
 
 N = 2.0 ** torch.arange(10, 26).double()
 
@@ -75,16 +76,16 @@ def test_a_ring_gives_its_alpha_and_b_back(monkeypatch, size):
 
 def test_a_launch_fits_all_or_says_why_not():
     """Whatever else runs here: it ends with five fits, or with one sentence."""
-    run = launch(
-        "ch7_measure", 2, "--largest-kb", "2048", "--repeats", "3", check=False
-    )
-    if run.exit_code:
-        assert " apart, load " in run.errors[0]
+    flags = "--largest-kb", "2048", "--repeats", "3"
+    try:
+        lines = run_script("ch7_measure", 2, *flags)[0]
+    except RanksError as error:
+        assert " apart, load " in str(error)
     else:
-        assert sum("; bus " in line for line in run.lines[0]) == 5
+        assert sum("; bus " in line for line in lines) == 5
 
 
 @pytest.mark.parametrize("world_size, flag", [(1, "2048"), (2, "1024")])
 def test_too_little_is_refused(world_size, flag):
-    run = launch("ch7_measure", world_size, "--largest-kb", flag, check=False)
-    assert run.exit_code != 0 and ": 2 and 12 are needed" in run.errors[0]
+    with pytest.raises(RanksError, match=": 2 and 12 are needed"):
+        run_script("ch7_measure", world_size, "--largest-kb", flag)

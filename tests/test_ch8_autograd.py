@@ -2,7 +2,8 @@
 
 import pytest
 
-from allranks import Ranks, launch
+from allranks import Ranks
+from tests.ranks import run_script
 
 START = """
 import torch.distributed._functional_collectives as functional
@@ -161,6 +162,6 @@ grad(plain), grad(AllReduce.apply)
 
 
 def test_the_script_checks_all_five():
-    lines = launch("ch8_autograd", 2, "--numbers", "2").lines[0]
+    lines = run_script("ch8_autograd", 2, "--numbers", "2")[0]
     names = "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AllToAll"
     assert lines == [f"[rank 0/2] {n}: its backward is its derivative" for n in names]

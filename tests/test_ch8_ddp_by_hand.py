@@ -7,13 +7,14 @@ import math
 import pytest
 from torch import nn
 
-from allranks import Ranks, launch
+from allranks import Ranks
 from allranks.base.paths import ROOT
 from allranks.topics.compression.sums import waits
 from allranks.topics.links.network import parse
 from allranks.topics.links.sums import seconds
 from scripts import ch8_ddp_by_hand
 from tests.bench import by_hand
+from tests.ranks import run_on
 
 START = """
 import copy
@@ -566,10 +567,17 @@ STEPS = {
 }
 
 
+@pytest.fixture(scope="module")
+def pair():
+    """Yield two live ranks."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
 @pytest.mark.parametrize("name", STEPS)
-def test_the_script_shows_a_step_and_agrees_with_torch(name):
+def test_the_script_shows_a_step_and_agrees_with_torch(name, pair):
     """Its messages come when the page says; its weights have torch's bits."""
-    step, weights = launch(name, 2, "--steps", "3").lines[0]
+    step, weights = run_on(pair, name, "--steps", "3")[0]
     assert step.startswith(f"[rank 0/2] one step: {STEPS[name]}; loss=")
     assert weights == "[rank 0/2] largest difference from torch's weights: 0"
 

@@ -5,18 +5,18 @@ import os
 
 import pytest
 
-from allranks import launch
 from allranks.topics import Buckets
 from allranks.topics.buckets import traces
 from scripts import ch8_compile, ch8_trace
 from tests import shown
+from tests.ranks import run_script
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     """Return what the script prints, and the file that it writes."""
     path = tmp_path_factory.mktemp("trace") / "step.json"
-    return launch("ch8_trace", 2, "--trace", str(path)).lines[0], path
+    return run_script("ch8_trace", 2, "--trace", str(path))[0], path
 
 
 def test_the_script_finds_a_message_for_each_bucket(trace):

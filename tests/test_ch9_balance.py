@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks import Ranks, launch
+from allranks import Ranks
 from scripts import ch9_balance as script
+from tests.ranks import run_script
 
 WORK = st.lists(st.floats(0.1, 100), min_size=1, max_size=50)
 SPEEDS = st.lists(st.floats(0.2, 4), min_size=1, max_size=6)
@@ -96,7 +97,7 @@ def test_the_same_gradient_in_another_split_has_other_bits():
 
 
 def test_the_script_says_what_each_split_costs():
-    lines = launch("ch9_balance", 4, "--steps", "5").lines[0]
+    lines = run_script("ch9_balance", 4, "--steps", "5")[0]
     said = [line.partition("] ")[2] for line in lines]
     assert [line.split(":")[0] for line in said[:4]] == list(script.WAYS)
     busy = [

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from allranks import Ranks, RanksError, launch
+from allranks import Ranks, RanksError
 from allranks.base.paths import ROOT
 from scripts import ch9_data as script
+from tests.ranks import run_script
 
 
 def stream(num, lanes, batch, place=(0, 1), done=0, key="7 1") -> script.Stream:
@@ -363,12 +364,12 @@ def test_a_lost_shard_ends_the_job_with_an_error(tmp_path):
         ranks.run(lose, args_for(tmp_path / "x.pt"), quiet=True)
 
 
-def test_a_real_job_stops_and_goes_on_with_another_number_of_ranks(tmp_path):
+def test_a_job_stops_and_goes_on_with_another_number_of_ranks(tmp_path):
     """The page's two commands, with the lines that it shows, and a second epoch."""
     path = f"--checkpoint={tmp_path / 'x.pt'}"
-    first = launch("ch9_data", 2, path, "--stop", "50", "--workers", "2").lines[0]
-    second = launch("ch9_data", 3, path, "--resume").lines[0]
-    third = launch("ch9_data", 1, path, "--resume", "--epochs", "2").lines[0]
+    first = run_script("ch9_data", 2, path, "--stop", "50", "--workers", "2")[0]
+    second = run_script("ch9_data", 3, path, "--resume")[0]
+    third = run_script("ch9_data", 1, path, "--resume", "--epochs", "2")[0]
     said = [line.partition("] ")[2] for line in [*first, *second, *third]]
     assert [line.partition(":")[0] for line in said[:4]] == [
         f"epoch=1 step={step}" for step in (20, 40, 60, 69)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from allranks import launch
 from allranks.base.paths import ROOT
 from allranks.topics.loader import sums as loader
 from scripts import ch9_loader as script
+from tests import shown
 
 
 def simulate(load, compute, workers, steps=400):
@@ -54,9 +54,9 @@ def test_waiting_is_what_next_takes(monkeypatch):
     assert (step_s, share) == (4.0, 0.75)  # eight loads at once, every eighth time
 
 
-def test_the_script_counts_workers_and_what_they_get():
+def test_the_page_shows_how_many_workers_start_and_what_they_get():
     """Three epochs start six workers, or two that stay; spawn sends the data."""
-    lines = launch("ch9_loader", 2, "--load-ms", "2", "--compute-ms", "1").lines[0]
+    lines = shown.lines("ch9_loader", 2)
     first, *said = [line.partition("] ")[2] for line in lines]
     assert re.fullmatch(r"cores per rank: [\d.]+; load before: [\d.]+", first)
     assert [line.split(":")[0] for line in said[:3]] == [

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from allranks import launch
 from scripts import ch9_seeds as script
+from tests import shown
 
 
 def drawn(how, workers):
@@ -32,7 +32,7 @@ def test_a_generator_of_ones_own_is_copied_into_every_worker():
 
 
 def test_the_script_counts_the_different_numbers():
-    lines = launch("ch9_seeds", 2).lines[0]
+    lines = shown.lines("ch9_seeds", 2)
     said = [line.partition("] ")[2] for line in lines]
     assert said == [
         "before torch 1.9: 4 of 32 different, changed without workers",

@@ -13,9 +13,11 @@ from tests import replays
 pytest_plugins = "pytester"
 NAMES = [f"tests/test_ch{n}_x.py" for n in range(1, 13)]
 TEST = "def test_one():\n    assert True\n\n\ndef test_two():\n    assert True\n"
+FAILS = TEST.replace("assert True", "assert False")
+ENDS = TEST.replace("assert True", "__import__('pytest').exit('enough')")
 PLUGINS = "-p", "tests.replays", "-p", "no:nbval", "-p", "no:hypothesispytest"
 HEAD = "git", "rev-parse", "HEAD"
-ENDED = re.compile(r" (PASSED|FAILED) +\[")
+ENDED = re.compile(r" (PASSED|FAILED|XFAIL) +\[")
 IMPORTS = f"{TEST}\n\ndef unused():\n    from allranks import ring\n"
 
 
@@ -63,9 +65,7 @@ def run(tree: pytest.Pytester, *words: str) -> tuple[str, set[str]]:
     """Run the tests of a tree; return the header's line, and the files that ran."""
     result = tree.runpytest_inprocess(*PLUGINS, "-v", *words)
     head = next(line for line in result.outlines if line.startswith("replays: "))
-    lines = [
-        line for line in result.outlines if re.search("(PASSED|FAILED) +\\[", line)
-    ]
+    lines = [line for line in result.outlines if ENDED.search(line)]
     ran = {line.partition("::")[0] for line in lines}
     return head, ran
 
@@ -128,30 +128,58 @@ def test_ten_commits_in_a_row_replay_everything(tree):
 
 def test_a_run_of_everything_records_what_passed(tree):
     """A replay that failed or whose file is gone loses its place, or keeps the old."""
-    bad, gone, new = NAMES[:3]
+    bad, gone, new, wrong = NAMES[:4]
     path = tree.path / replayed.DATA
     (tree.path / new).write_text(f"# new\n{TEST}")
-    (tree.path / bad).write_text(TEST.replace("assert True", "assert False"))
+    (tree.path / bad).write_text(FAILS)
     (tree.path / gone).unlink()
+    known = "import pytest\n\npytestmark = pytest.mark.xfail  # a fault is expected\n"
+    (tree.path / wrong).write_text(known + FAILS)
     before = json.loads(path.read_text())
     head, ran = run(tree, "--replays=all")
     after = json.loads(path.read_text())
     now = replayed.digests(tree.path)
     assert head == "replays: all 11" and ran == {*NAMES, "tests/test_law.py"} - {gone}
+    assert after[wrong]["digest"] == now[wrong] != before[wrong]["digest"]
     assert after.keys() == before.keys() - {gone}
     assert after[new]["digest"] == now[new] != before[new]["digest"]
     assert after[bad] == before[bad] and now[bad] != after[bad]["digest"]
 
 
-@pytest.mark.parametrize("words", [("-k", "not two"), ("-x",), (NAMES[0],)])
-def test_half_a_replay_is_none(tree, words):
+@pytest.mark.parametrize(
+    ("words", "next_file"),
+    [
+        (("-k", "not two"), FAILS),
+        (("-x",), FAILS),
+        ((), ENDS),
+        ((NAMES[0],), FAILS),
+    ],
+)
+def test_half_a_replay_is_none(tree, words, next_file):
     """What a choice of tests or an early end left out has not been replayed."""
     more = f'import pytest\n\npytestmark = pytest.mark.replay("{NAMES[0]}")\n\n\n{TEST}'
     (tree.path / NAMES[0]).write_text(f"# changed\n{TEST}")
-    (tree.path / NAMES[1]).write_text(TEST.replace("assert True", "assert False"))
+    (tree.path / NAMES[1]).write_text(next_file)
     (tree.path / "tests/test_more.py").write_text(more)
     run(tree, *words)
     assert NAMES[0] in run(tree)[1]
+
+
+def test_a_worker_that_dies_has_replayed_nothing(tree):
+    """Which of its tests had run is not known, so what passed counts no more."""
+    one, two = TEST.split("\n\n\n")
+    kills = "__import__('os').kill(__import__('os').getpid(), 9)"
+    dies = f"{one}\n\n\n{two.replace('assert True', kills)}"
+    (tree.path / NAMES[0]).write_text(dies)
+    tree.runpytest_inprocess(*PLUGINS, "-n", "1")
+    assert "replays: 1 changed, " in run(tree, "--collect-only")[0]
+
+
+def test_without_a_cache_all_that_changed_is_replayed(tree):
+    """Nothing is remembered of this machine, and the run itself ends well."""
+    (tree.path / NAMES[0]).write_text(f"# changed\n{TEST}")
+    for _ in range(2):
+        assert NAMES[0] in run(tree, "-p", "no:cacheprovider")[1]
 
 
 def test_whoever_names_a_file_gets_all_of_it(tree):

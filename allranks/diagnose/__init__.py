@@ -2,10 +2,10 @@
 
 ``reading`` reads the log, and ``text`` makes it plain. ``signs`` has the regular
 expressions to look for, and ``search`` finds where they match. ``suspects`` decides
-which cases to name, and ``words`` describes them, with what NCCL's ``watchdog`` says of
-several ranks. ``command`` is the tool. The diagnosis on the book's page,
-book/_static/diagnose.js, does the same as text, search and suspects, step by step, with
-the numbers, words and expressions that ``page`` takes from them.
+which cases to name, and ``answers`` has what is said about them, with what NCCL's
+``watchdog`` tells of several ranks. ``command`` is the tool. The diagnosis on the
+book's page, book/_static/diagnose.js, does the same as text, search and suspects, step
+by step, with the numbers, words and expressions that ``page`` takes from them.
 
 For those who have no log, ``described`` finds what a described symptom may be, from the
 words and the tree of symptoms.toml.

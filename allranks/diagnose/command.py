@@ -29,20 +29,20 @@ from collections.abc import Iterator
 from allranks import clinic
 from allranks.base.paths import ROOT
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose.described import candidates, symptoms, table
-from allranks.diagnose.reading import Received, complain, decoded, read, receive
-from allranks.diagnose.suspects import SHOWN, diagnose, ended
-from allranks.diagnose.text import Log
-from allranks.diagnose.words import (
+from allranks.diagnose.answers import (
     about_case,
     about_page,
-    found,
+    about_suspect,
     likely,
     nothing,
     show,
     stopped,
     unknown,
 )
+from allranks.diagnose.described import candidates, symptoms, table
+from allranks.diagnose.reading import Received, complain, decoded, read, receive
+from allranks.diagnose.suspects import SHOWN, diagnose, ended
+from allranks.diagnose.text import Log
 
 CASES = ROOT / "clinic"
 _SPOKEN = re.compile(r"[A-Za-z0-9']{2,}|[\u4e00-\u9fff]{2}")
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    shown = [found(log, suspect) for suspect in suspects[:SHOWN]]
+    shown = [about_suspect(log, suspect) for suspect in suspects[:SHOWN]]
     end = min(ends.values(), default=None)
     # Only a text in which no sign matches, of a job that nobody ended, may describe a
     # symptom in words.

@@ -7,7 +7,7 @@ expression that both need stands in Python alone, and goes to the page with the 
 from allranks.clinic import cases as kinds
 from allranks.clinic.cases import CLASSES, KINDS, SYMPTOMS
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose import reading, search, signs, suspects, text, watchdog, words
+from allranks.diagnose import answers, reading, search, signs, suspects, text, watchdog
 from allranks.diagnose.signs import Sign, signs_of
 
 NEEDED = {
@@ -19,7 +19,7 @@ NEEDED = {
     "OTHERS LISTS KEY_LIST KEY INTERRUPTS INTERRUPT TRACEBACK STACK",
     watchdog: "WORK BEFORE AFTER REPORT",
     reading: "HEAD CONTROL",
-    words: "ENDS",
+    answers: "ENDS",
 }
 CODES = "FULL ECHO WITH UNLESS OURS KEYS"  # kinds of signs, sent as numbers
 

@@ -15,10 +15,12 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TextIO
+
+from allranks.base.signals import handling
 
 LIMIT = 256 * 2**20  # bytes of one log
 CHUNK = 2**20
@@ -195,7 +197,8 @@ def receive(target: TextIO | None) -> Received:
     if typed or stat.S_ISREG(os.fstat(source).st_mode):
         passes = None  # diagnose < train.log: no need to show it
     came.passed = passes is not None
-    with _interrupts(None if typed else came.interrupt), suppress(Enough):
+    interrupts = nullcontext() if typed else handling(signal.SIGINT, came.interrupt)
+    with interrupts, suppress(Enough):
         while data := os.read(source, 2**16):
             came.add(data)
             try:
@@ -217,19 +220,6 @@ def _write(target: int | None, data: bytes) -> None:
             view = view[os.write(target, view) :]
         except BlockingIOError:  # a terminal that another program made non-blocking
             select.select([], [target], [])
-
-
-@contextmanager
-def _interrupts(handler: Callable[..., None] | None) -> Iterator[None]:
-    """Handle Ctrl-C by a function meanwhile, if there is one."""
-    if handler is None:
-        yield
-        return
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def complain(text: str) -> None:

@@ -17,9 +17,9 @@ The docstring has a title, fields, the task in Markdown, and three hints::
 
 The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it passes``
 (at least one), ``# %% wrong: the mistake`` (at least three). What a reader is given is
-made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``
-and ``F`` need no import: a reader gets those that the solution names, and right and
-wrong answers have all of its imports.
+made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``,
+``F`` and the modules of the standard library need no import: a reader gets those that
+the solution names. Right and wrong answers have all of its imports, and their own.
 
 A right or wrong answer is a function, or says how it differs from an earlier right one,
 such as the solution::
@@ -28,6 +28,8 @@ such as the solution::
     # - total /= world_size
     # %% wrong: the largest
     # ~ all_reduce(total) => all_reduce(total, dist.ReduceOp.MAX)
+    # %% wrong: the rank's own; … is whatever stands there
+    # ~ dist.all_reduce(… => pass
     # %% wrong: divides too early
     #   dist.all_reduce(total)
     # + total /= world_size
@@ -37,22 +39,33 @@ such as the solution::
 
 A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
 after none of these stays, and says where. Each is looked for after the one before,
-whatever its indentation. Lines after ``=`` are the whole body of the solution.
+whatever its indentation. Lines after ``=`` are the whole body of the solution. So may
+a cell ``# %% stub`` differ from what is made of the solution.
+
+A mistake that the check names has its sentence first, in lines after ``>``::
+
+    # %% wrong: the sum, not the mean
+    # > This is the sum: divide it by the world size.
+    # - total /= world_size
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
-names what is tried from here on, for the messages. The check can use ``torch``,
-``dist``, ``nn``, ``F``, ``rank``, ``world_size``, ``folder`` (an empty one, the same on
-all ranks, and the current one), and what :mod:`allranks.exercises.rank_side` lists.
+names what is tried from here on, for the messages. ``solution`` is the right function;
+``reference(got, outcome, …)`` gives what ``outcome(solution, …)`` is, and that of each
+mistake with a sentence. The check can use ``torch``, ``dist``, ``nn``, ``F``, ``rank``,
+``world_size``, ``folder`` (an empty one, the same on all ranks, and the current one),
+and what :mod:`allranks.exercises.rank_side` lists.
 '''
 
 import ast
 import itertools
 import linecache
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from allranks.base.paths import ROOT
 
@@ -65,6 +78,7 @@ GIVEN = {
     "F": "from torch.nn import functional as F",
 }
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
+_SENTENCE = re.compile(r"^# > (.+)\n", re.MULTILINE)
 _EDIT = re.compile(r"# ([-+~= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
 _count = itertools.count(1)  # numbers the answers, so that each has its file name
@@ -72,11 +86,15 @@ _count = itertools.count(1)  # numbers the answers, so that each has its file na
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its kind, such as ``wrong``, the note in its heading, and its code."""
+    """One cell: its kind, such as ``wrong``, the note in its heading, and its code.
+
+    A mistake that the check names has a sentence, too.
+    """
 
     kind: str
     note: str
     code: str
+    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,12 +138,15 @@ class Exercise:
 
     def answer(self, cell: Cell) -> Callable:
         """Run a cell as a reader would, and return the function that it defines."""
-        filename = f"<{self.name}, {cell.kind} {next(_count)}>"
-        lines = cell.code.splitlines(True)
-        linecache.cache[filename] = (len(cell.code), None, lines, filename)
-        namespace = {"__name__": "__main__"}
-        exec(compile(cell.code, filename, "exec"), namespace)
-        return namespace[self.name]
+        return load(cell.code, f"<{self.name}, {cell.kind} {next(_count)}>")[self.name]
+
+
+def load(code: str, filename: str, **names: Any) -> dict[str, Any]:
+    """Run code in a namespace with some names, and return it; errors show its lines."""
+    linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
+    namespace = {"__name__": "__main__", **names}
+    exec(compile(code, filename, "exec"), namespace)
+    return namespace
 
 
 def names() -> list[str]:
@@ -164,9 +185,9 @@ def read(path: Path) -> Exercise:
     # split keeps what it captured, so parts is kind, note, code, kind, note, code, ...
     _, *parts = _CELL.split(text)
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    cells = [Cell(kind, note or "", code.strip()) for kind, note, code in triples]
+    cells = [_cell(*triple) for triple in triples]
     cells = [
-        replace(cell, code=_imported(cell.code)) if cell.kind == "solution" else cell
+        cell if _EDIT.match(cell.code) else replace(cell, code=_imported(cell.code))
         for cell in cells
     ]
     if [cell.kind for cell in cells[:1]] == ["solution"]:
@@ -220,6 +241,12 @@ def read(path: Path) -> Exercise:
     )
 
 
+def _cell(kind: str, note: str | None, text: str) -> Cell:
+    """Return a cell, whose sentence is not part of its code."""
+    sentence = " ".join(_SENTENCE.findall(text))
+    return Cell(kind, note or "", _SENTENCE.sub("", text).strip(), sentence)
+
+
 def _stub(solution: str) -> str:
     """Return what a reader is given: the imports, the signature and the docstring."""
     function = ast.parse(solution).body[-1]
@@ -238,6 +265,7 @@ def _completed(cells: list[Cell]) -> list[Cell]:
     for cell in cells:
         if _EDIT.match(cell.code):
             bases = [one.code for one in found if one.kind in ("solution", "right")]
+            bases = bases or [_stub(cells[1].code)]  # the cell is the stub
             cell = replace(cell, code=_edited(bases, cell))
         elif cell.kind in ("right", "wrong"):
             cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
@@ -246,13 +274,32 @@ def _completed(cells: list[Cell]) -> list[Cell]:
 
 
 def _imported(code: str) -> str:
-    """Return a solution with the imports of what is given and what it names."""
-    own = _imports(code)
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    lines = [line for name, line in GIVEN.items() if name in used and line not in own]
+    """Return a cell with the imports of what is given and what it names."""
+    own, unbound = _imports(code), _unbound(code)
+    modules = sorted(unbound & sys.stdlib_module_names)
+    given = [line for name, line in GIVEN.items() if name in unbound]
+    groups = [f"import {name}" for name in modules], own, given
+    head = "\n\n".join("\n".join(lines) for lines in groups if lines)
     body = "\n".join(code.splitlines()[len(own) :]).strip()
-    head = [*own, *[""] * bool(own and lines), *lines]
-    return "\n".join([*head, "", "", body]).strip()
+    return f"{head}\n\n\n{body}".strip()
+
+
+def _unbound(code: str) -> set[str]:
+    """Return the names that a cell reads and binds nowhere, such as ``torch``."""
+    read, bound = set(), set()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=None):
+                bound.add(name.partition(".")[0])
+            case ast.alias(asname=name):
+                bound.add(name)
+    return read - bound
 
 
 def _imports(code: str) -> list[str]:
@@ -268,14 +315,20 @@ def _edited(bases: list[str], cell: Cell) -> str:
     Args:
         bases: the solution and other right answers; the first that fits is taken.
     Raises:
-        ValueError: if none has the lines to keep and to change.
+        ValueError: if none has the lines to keep and to change, or if what comes out
+            is no Python.
     """
     edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
     if None in edits:
         raise ValueError(f"a sign in each line of: {cell.note}")
     for base in bases:
-        if (code := _edit(base, [edit.groups() for edit in edits])) is not None:
-            return code
+        if (code := _edit(base, [edit.groups() for edit in edits])) is None:
+            continue
+        try:
+            return _imported(code)
+        except SyntaxError as error:
+            at = f"line {error.lineno}, {error.text.strip()!r}"
+            raise ValueError(f"Python in {at}, for: {cell.note}") from None
     raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
@@ -292,17 +345,22 @@ def _edit(base: str, edits: list[tuple[str, str]]) -> str | None:
             new.append(" " * shift + line)
             continue
         was, _, now = line.partition(" =>")
+        part = re.compile(re.escape(was).replace("…", ".*"))
         fits = (
             at  # in what comes after the edit before
             for at, found in enumerate(old)
-            if (was in found if sign == "~" else found.strip() == line.strip())
+            if (part.search(found) if sign == "~" else found.strip() == line.strip())
         )
         if (at := next(fits, None)) is None:
             return None
         found = old[at]
         shift = _indent(found) - _indent(line)
         new += old[:at]
-        new += {" ": [found], "~": [found.replace(was, now[1:], 1)]}.get(sign, [])
+        if sign == " ":
+            new.append(found)
+        elif sign == "~":
+            start, end = part.search(found).span()
+            new.append(found[:start] + now[1:] + found[end:])
         del old[: at + 1]
     return "\n".join([*new, *old])
 

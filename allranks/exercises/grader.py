@@ -71,7 +71,6 @@ def _try(
     exercise: Exercise, world_size: int, packed: bytes, place: Place
 ) -> list[str] | Answer:
     """Return the cases if all passed, or the answer that ends the check."""
-    arguments = packed, exercise.name, exercise.code("check"), place
     with (
         tempfile.TemporaryDirectory(prefix="allranks-") as folder,
         Ranks(world_size, timeout=LIMIT_S) as ranks,
@@ -80,7 +79,8 @@ def _try(
         ranks.stall = STALL_S
         ranks.keep_waiting = lambda at: are_together(at, world_size)
         try:
-            return ranks.run(rank_side.play, *arguments, folder, quiet=True)[0]
+            arguments = packed, exercise, place, folder
+            return ranks.run(rank_side.play, *arguments, quiet=True)[0]
         except RanksError as error:
             return explain(exercise, world_size, error, ranks.outputs, place)
 

@@ -99,15 +99,22 @@ def compare(
         raise Wrong(" ".join([str(error), *named[:1]])) from None
 
 
+def differs(
+    got: Any, want: Any, rtol: float | None = 0, atol: float | None = 0
+) -> bool:
+    """Tell whether :func:`expect` would raise; the tolerances are none at all."""
+    try:
+        expect("it", got, want, rtol, atol)
+    except Wrong:
+        return True
+    return False
+
+
 def _is(got: Any, value: Any, rtol: float | None, atol: float | None) -> bool:
     """Tell whether a value is what a mistake leads to."""
-    if isinstance(value, float) and value != value:
-        return False  # NaN tells nothing about the mistake
-    try:
-        expect("it", got, value, rtol, atol)
-    except Wrong:
-        return False
-    return True
+    if isinstance(value, float) and not math.isfinite(value):
+        return False  # NaN or infinity tells nothing about the mistake
+    return not differs(got, value, rtol, atol)
 
 
 def in_place(returned: Any, held: Any, want: Any, fault: str) -> dict[str, Any]:

@@ -104,11 +104,20 @@ class Patches:
             if hasattr(owner, name):
                 self.patch(owner, name, noted(getattr(owner, name)))
 
-    def forbid(self, owner: Any, names: Iterable[str], why: str) -> None:
-        """Refuse calls of some functions: "it calls gather; all_reduce is enough."."""
+    def forbid(
+        self, owner: Any, names: Iterable[str], why: str, what: str = "{}"
+    ) -> None:
+        """Refuse calls of some functions: "it calls gather; all_reduce is enough.".
+
+        Args:
+            owner: a module or a class.
+            names: of its functions.
+            why: how the sentence ends.
+            what: says what is called, with the name in place of {}.
+        """
 
         def refuse(name: str, *args: Any, **kwargs: Any) -> None:
-            raise Wrong(f"it calls {name}; {why}")
+            raise Wrong(f"it calls {what.format(name)}; {why}")
 
         for name in names:
             self.patch(owner, name, functools.partial(refuse, name))

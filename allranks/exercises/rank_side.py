@@ -1,11 +1,14 @@
 """What runs on each rank: the check, which calls the reader's function."""
 
+import contextlib
 import json
 import os
 import random
 import traceback
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from allranks.exercises.files import Exercise, load
 
 T = TypeVar("T")
 
@@ -45,19 +48,54 @@ class Case:
             yield name, value
 
 
-def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> list[str]:
+class Known:
+    """The solution of an exercise, and the mistakes that have a sentence."""
+
+    def __init__(self, exercise: Exercise) -> None:
+        functions = {}
+        for cell in exercise.cells:
+            if cell.kind == "solution" or cell.sentence:
+                # is_user_code skips files of this name, as it skips the check's.
+                filename = f"<frozen check of {exercise.name}: {cell.note}>"
+                functions[cell.sentence] = load(cell.code, filename)[exercise.name]
+        self.solution = functions.pop("")
+        self._mistakes = functions
+
+    def reference(
+        self, got: T, outcome: Callable[..., T], *args: Any
+    ) -> tuple[T, dict[str, T]]:
+        """Return ``outcome(solution, *args)``, and that of each mistake, by sentence.
+
+        All ranks have to call this, since the functions may contain collectives. The
+        mistakes are not tried if all ranks got what is right, and one that fails here
+        is left out.
+
+        Args:
+            got: what the outcome of the reader's function was.
+            outcome: runs a function on what a case gives, and returns what matters.
+        """
+        from allranks.exercises.oracle import differs
+        from allranks.exercises.watch import everyone
+
+        want, found = outcome(self.solution, *args), {}
+        if any(everyone(differs(got, want))):
+            for sentence, function in self._mistakes.items():
+                with contextlib.suppress(Exception):
+                    found[sentence] = outcome(function, *args)
+        return want, found
+
+
+def play(packed: bytes, exercise: Exercise, place: Place, folder: str) -> list[str]:
     """Check the packed function, and return the names of the cases that it passed.
 
     Args:
         packed: the reader's function, pickled by value.
-        name: of the exercise.
-        source: the code of the exercise's check.
+        exercise: the one whose check is run.
         place: where the reader's function is.
         folder: an empty one, where the check and the function may write.
     Raises:
         Verdict: if it does not pass.
     """
-    import linecache
     import warnings
 
     import cloudpickle
@@ -71,25 +109,26 @@ def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> li
     rank = dist.get_rank()
     torch.manual_seed(1000 + rank)  # no two ranks draw the same numbers
     random.seed(2000 + rank)
-    filename = f"<frozen check of {name}>"  # by this name, is_user_code skips it
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    space = {"__name__": "__main__", "torch": torch, "dist": dist, "folder": folder}
+    space = {"torch": torch, "dist": dist, "folder": folder}
     space |= {"rank": rank, "world_size": dist.get_world_size()}
     changes, case = patches.Patches(), Case()
+    known = Known(exercise)
+    space |= {"solution": known.solution, "reference": known.reference}
     space |= {"nn": torch.nn, "F": torch.nn.functional}
     for owner, names in (oracle, ORACLE), (watch, WATCH), (changes, PATCHES):
         space |= {key: getattr(owner, key) for key in names.split()}
     patches.only_functions(changes.patch)
     answer = changes.follow(cloudpickle.loads(packed)[0])
-    exec(compile(source, filename, "exec"), space)
+    filename = f"<frozen check of {exercise.name}>"  # is_user_code skips it
+    check = load(exercise.code("check"), filename, **space)["check"]
     facts = {}
     try:
-        space["check"](answer, case)
+        check(answer, case)
         return case.names
     except oracle.Wrong as error:
         facts = {"kind": "wrong", "text": str(error)}
     except BaseException as error:  # even SystemExit
-        facts = _describe(error, name, place)
+        facts = _describe(error, exercise.name, place)
     facts["case"] = case.names[-1] if case.names else ""
     raise Verdict(json.dumps(facts)) from None
 

@@ -49,21 +49,25 @@ def grads(model: torch.nn.Module, lacks: str) -> torch.Tensor:
 
 @contextlib.contextmanager
 def one_at_a_time(
-    model: torch.nn.Module, waits: Callable[..., bool] = lambda x: True
+    model: torch.nn.Module,
+    waits: Callable[..., bool] = lambda x: True,
+    fault: str = "",
 ) -> Iterator[list[int]]:
     """Yield the sizes of forward passes; refuse one before another's backward.
 
     Args:
         model: that is watched.
         waits: tells of an input whether its output will have a backward.
+        fault: what to say of the second one, if not which forward it is.
     """
     sizes, waiting = [], set()
 
     def before(module: torch.nn.Module, inputs: tuple) -> None:
         if waiting:
             raise Wrong(
-                f"forward number {len(sizes) + 1} comes before the backward of number "
-                f"{min(waiting)}: the activations of both are in memory."
+                fault
+                or f"""forward number {len(sizes) + 1} comes before the backward of
+                number {min(waiting)}: the activations of both are in memory."""
             )
         sizes.append(len(inputs[0]))
 

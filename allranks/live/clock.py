@@ -120,6 +120,8 @@ def install(recorder: Recorder | None = None) -> list[str]:
             _wrap(op, "_op", lambda f: _timed(f, "wait_tensor", torch.Tensor))
     for module in torch.autograd, torch.autograd.graph:
         _wrap(module, "_engine_run_backward", _timed_backward)
+    for name in "then", "add_done_callback":
+        _wrap(torch._C.Future, name, _taking_a_callback)
     _recorder = recorder
     begin()
     return _installed
@@ -315,3 +317,28 @@ def _timed_backward(fn: Callable) -> Callable:
             clock.keep(name, start, stop, max(0.0, stop - start - busy))
 
     return run
+
+
+def _taking_a_callback(fn: Callable) -> Callable:
+    """Return a method of ``Future`` that hides what the callbacks given to it call.
+
+    A callback runs at once in this thread if the future is done by then, and else in
+    a thread of the backend: on one rank this way, on the next one that way. So its
+    calls are noted on none, or ranks that agree would look as if they did not.
+    """
+    clock = _clock
+
+    @functools.wraps(fn)
+    def take(future: Any, callback: Callable) -> Any:
+        def hidden(done: Any) -> Any:
+            if _thread() != clock.thread:
+                return callback(done)
+            before, clock.inside = clock.inside, True
+            try:
+                return callback(done)
+            finally:
+                clock.inside = before
+
+        return fn(future, hidden)
+
+    return take

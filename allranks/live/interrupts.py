@@ -2,8 +2,9 @@
 
 import contextlib
 import signal
-import threading
 from collections.abc import Iterator
+
+from allranks.base.signals import handling
 
 
 @contextlib.contextmanager
@@ -13,15 +14,9 @@ def uninterrupted() -> Iterator[None]:
     A signal mask would not do: a kernel has several threads, and the system gives the
     signal to any of them that takes it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python interrupts the main thread only
-        return
     pressed: list[tuple] = []
-    before = signal.signal(signal.SIGINT, lambda *args: pressed.append(args))
-    try:
+    before = signal.getsignal(signal.SIGINT)
+    with handling(signal.SIGINT, lambda *args: pressed.append(args)):
         yield
-    finally:
-        if before is not None:  # else something other than Python has set it
-            signal.signal(signal.SIGINT, before)
     if pressed and callable(before):
         before(*pressed[-1])

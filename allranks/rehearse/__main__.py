@@ -1,6 +1,8 @@
 """The command: ``python -m allranks.rehearse --gpus 4 torchrun ... train.py``."""
 
 import argparse
+import atexit
+import gc
 import math
 import os
 import sys
@@ -8,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from allranks.rehearse import failures, launch, nvidia_smi, report
-from allranks.rehearse.command import CommandError
 from allranks.rehearse.findings import KINDS, Finding, judge
+from allranks.rehearse.launch import CommandError
 from allranks.rehearse.records import Record, Stage, gather, to_json
 from allranks.vgpu.cuda import cards
 from allranks.vgpu.sizes import to_bytes
@@ -147,4 +149,5 @@ def _report(
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # or Python looks for garbage for half a second
     sys.exit(main())

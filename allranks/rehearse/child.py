@@ -32,7 +32,7 @@ import torch.multiprocessing
 
 from allranks.backends import nccl
 from allranks.rehearse import recorder, records, script_errors
-from allranks.rehearse.command import reach
+from allranks.rehearse.launch import reach
 from allranks.vgpu import plug_in
 
 # Modules of torch that have the name of a function beside them.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from allranks.base.report import describe_death, name_ranks
 from allranks.clinic import folder
+from allranks.diagnose.answers import about_suspect
 from allranks.diagnose.command import CASES
 from allranks.diagnose.suspects import diagnose
 from allranks.diagnose.text import Log
-from allranks.diagnose.words import found
 from allranks.rehearse.lines import short
 from allranks.rehearse.records import BegunCollective, Record, jobs
 from allranks.rehearse.script_errors import HOST_MEMORY_CURE
@@ -110,7 +110,7 @@ def diagnosis(records: list[Record]) -> list[str]:
     suspects = diagnose(Log(*logs), folder(CASES)) if logs else []
     if not suspects:
         return []
-    case = found(Log(*logs), suspects[0])
+    case = about_suspect(Log(*logs), suspects[0])
     parts = [f"{part.capitalize()}: {case[part]}" for part in ("cause", "cure")]
     return [case["title"], *parts, f"Read on: {case['read']}"]
 

@@ -9,7 +9,7 @@ sockets of its own, and if a rank does not come to a check, the guard ends, not 
 import datetime
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,6 @@ from allranks.guard.exchange import APART, SAME_NUMBERS, Exchange
 from allranks.guard.observer import Observer
 from allranks.guard.wrappers import other_reduction
 from allranks.rehearse import lines
-from allranks.rehearse.data_parallel import fsdp_roots, sharded
 from allranks.rehearse.records import GUARD, GuardFinding, GuardNotes
 
 # The laws look at samples and devices; a loss is looked at in epoch() only
@@ -71,18 +70,18 @@ class Guards:
     """The guards of this process; ``notes`` has what they have found.
 
     Args:
-        ddp_models: all of them, as long as they are alive.
+        models: returns those that DDP or FSDP2 trains, each rank with its own data.
         optimizers: all optimizers, in the order in which they were made.
         patience_s: how long a check waits for a rank that does not come.
     """
 
     def __init__(
         self,
-        ddp_models: Iterable[nn.Module],
+        models: Callable[[], list[nn.Module]],
         optimizers: Iterable[torch.optim.Optimizer],
         patience_s: float,
     ) -> None:
-        self.ddp_models, self.optimizers = ddp_models, optimizers
+        self.models, self.optimizers = models, optimizers
         self.patience_s = min(patience_s, PATIENCE_S)
         # By model: None for one whose guard has ended.
         self.observers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -102,7 +101,7 @@ class Guards:
         if self.busy or not dist.is_initialized() or dist.get_world_size() < 2:
             return
         in_backward = "backward" in lines.place().doing
-        for model in self._models(_parameter_ids([optimizer])):
+        for model in self._trained(_parameter_ids([optimizer])):
             if model not in self.observers:
                 self.observers[model] = None
                 wrapper = "FSDP2" if isinstance(model, FSDPModule) else "DDP"
@@ -142,13 +141,13 @@ class Guards:
         observer = self.observers.get(model)
         return observer and observer()
 
-    def _models(self, parameters: set[int]) -> list[nn.Module]:
+    def _trained(self, parameters: set[int]) -> list[nn.Module]:
         """Return the models whose parameters an optimizer holds.
 
         If it was built before its model was sharded, it holds none. Then it is the one
         model that has gradients and that no optimizer holds.
         """
-        models = [*self.ddp_models, *filter(sharded, fsdp_roots())]
+        models = self.models()
         own = [m for m in models if any(id(p) in parameters for p in m.parameters())]
         if own:
             return own

@@ -1,23 +1,205 @@
-"""Starts the reader's command on each node, and sees to it that everything ends."""
+"""The reader's own command: our child is put into it, and it runs on each node.
+
+``rewrite`` takes it as it is typed on a cluster. ``run`` starts it, and sees to it that
+everything ends.
+"""
 
 import contextlib
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 from torch.distributed import TCPStore
+from torch.distributed.run import get_args_parser
 
+from allranks.base.signals import handling
 from allranks.launch.torchrun import end_with_parent, stop
-from allranks.rehearse.command import rewrite, variables
 from allranks.rehearse.records import VARIABLE, Stage
 from allranks.vgpu.cuda.functions import visible
+
+CHILD, AGENT = "allranks.rehearse.child", "allranks.rehearse.agent"
+PYTHON = re.compile(r"python[\d.]*")
+FLAGS = {"-u", "-B", "-O", "-q"}  # of Python, which our child may have as well
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
+# torchrun's flags for where it runs; on several nodes the rehearsal sets them
+PLACES = {
+    "--nnodes",
+    "--node-rank",
+    "--local-addr",
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--rdzv-conf",
+    "--master-addr",
+    "--master-port",
+}
+PLACES |= {name[:2] + name[2:].replace("-", "_") for name in PLACES}
+
+
+class CommandError(ValueError):
+    """A command that cannot be rehearsed, in one sentence."""
+
+
+def rewrite(
+    words: Sequence[str], where: Sequence[str] = (), gpus: int = 1
+) -> list[str]:
+    """Return the command that starts the reader's script inside our child.
+
+    Args:
+        words: ``train.py ARGS``, ``python train.py``, ``python -m module``,
+            ``torchrun ARGS train.py``, ``python -m torch.distributed.run ...``, or an
+            installed launcher in Python that starts Python itself.
+        where: flags that tell torchrun its node, in place of the reader's.
+        gpus: of a node; torchrun itself sees none, so it cannot count them.
+
+    Raises:
+        CommandError: if it is none of these, if there is no such script, or if several
+            nodes need torchrun.
+
+    >>> rewrite(["python", "-m", "train", "--lr", "1"])[1:]
+    ['-u', '-m', 'allranks.rehearse.child', '-m', 'train', '--lr', '1']
+    >>> rewrite(["torchrun", "--nproc-per-node", "2", "-m", "train"])[-6:]
+    ['2', '--module', '--', 'allranks.rehearse.child', '-m', 'train']
+    """
+    if not words:
+        raise CommandError("there is no command after the variables")
+    program = os.path.basename(words[0])
+    if program == "torchrun":
+        return _torchrun("torch.distributed.run", list(words[1:]), where, gpus)
+    flags, rest = [], list(words)
+    if PYTHON.fullmatch(program):
+        flags, rest = _split(words[1:])
+        if rest[:1] == ["-m"] and rest[1:2] and rest[1] in LAUNCHERS:
+            return _torchrun(rest[1], rest[2:], where, gpus)
+        if not rest:
+            raise CommandError("python without a script: name the script to rehearse")
+        if rest[0] != "-m" and rest[0].startswith("-"):
+            raise CommandError(
+                f"{shlex.join(words)}: python's {rest[0]} cannot be rehearsed, "
+                "only a script or -m module"
+            )
+    elif (path := shutil.which(words[0])) and _is_python(path):
+        rest[0] = path  # a launcher that was installed, such as accelerate
+    elif not program.endswith(".py"):
+        raise CommandError(
+            f"{words[0]}: give a script, or the command with python or torchrun that "
+            "it would run"
+        )
+    if where:
+        raise CommandError("--nodes needs a command that begins with torchrun")
+    if rest[0] != "-m":
+        _check(rest[0])
+    return [sys.executable, "-u", *flags, "-m", CHILD, *rest]
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split Python's own flags from what it runs."""
+    count = next((i for i, w in enumerate(words) if w not in FLAGS), len(words))
+    return list(words[:count]), list(words[count:])
+
+
+def variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split what a shell would put into the environment from the command after it.
+
+    >>> variables(["CUDA_VISIBLE_DEVICES=0", "train.py", "x=1"])
+    ({'CUDA_VISIBLE_DEVICES': '0'}, ['train.py', 'x=1'])
+    """
+    rest, env = list(words), {}
+    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        env[name] = value
+    return env, rest
+
+
+def reach(words: Sequence[str]) -> list[str]:
+    """Return a command of the script's own, with our child in it if it runs Python.
+
+    >>> reach([sys.executable, "-u", "train.py"])[1:]
+    ['-u', '-m', 'allranks.rehearse.child', 'train.py']
+    >>> reach(["git", "status"]), reach([sys.executable, "-c", "pass"])[1:]
+    (['git', 'status'], ['-c', 'pass'])
+    """
+    words = [os.fsdecode(word) for word in words]
+    place, program = os.path.split(shutil.which(words[0]) or "")
+    ours = PYTHON.fullmatch(program) and place == os.path.dirname(sys.executable)
+    flags, rest = _split(words[1:])
+    runs = bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
+    if not (ours and runs) or CHILD in words:
+        return words
+    return [words[0], *flags, "-m", CHILD, *rest]
+
+
+def _is_python(path: str) -> bool:
+    """Tell whether a program is a script for Python."""
+    with open(path, "rb") as file:
+        return re.match(rb"#!.*python", file.readline(200)) is not None
+
+
+def _check(script: str) -> None:
+    if not os.path.isfile(script):
+        raise CommandError(f"{script}: there is no such script here")
+
+
+def _torchrun(
+    agent: str, words: list[str], where: Sequence[str], gpus: int
+) -> list[str]:
+    """Return the agent's command line, which runs our child as a module."""
+    parser = get_args_parser()
+    parser.add_argument("--use-env", "--use_env", action="store_true")  # of launch
+    parser.error = _complain
+    args = parser.parse_args(words)
+    if args.no_python:
+        raise CommandError(
+            "torchrun --no-python cannot be rehearsed: it runs no Python"
+        )
+    fewest = args.nnodes.partition(":")[0]
+    if not where and fewest.isdigit() and int(fewest) > 1:
+        raise CommandError(
+            f"torchrun --nnodes {args.nnodes} waits for other nodes: add --nodes "
+            f"{fewest} before the command"
+        )
+    at = len(words) - len(args.training_script_args) - 1
+    while words[at] != args.training_script:
+        at -= 1  # argparse has taken a "--" out of the script's words
+    flags = words[:at]
+    flags = [word for word in flags if word not in ("-m", "--module", "--")]
+    if where:
+        flags = [*_without_places(flags), *where]
+    if args.nproc_per_node in ("gpu", "auto"):
+        flags.append(f"--nproc-per-node={gpus}")  # the last one holds
+    if not args.module:
+        _check(args.training_script)
+    script = [args.training_script, *args.training_script_args]
+    script = ["-m", *script] if args.module else script
+    child = "--module", "--", CHILD  # what follows "--" is no flag of the agent's
+    return [sys.executable, "-u", "-m", AGENT, agent, *flags, *child, *script]
+
+
+def _without_places(flags: list[str]) -> list[str]:
+    """Leave out what the reader says about nodes and where they meet."""
+    others, skip = [], False
+    for word in flags:
+        name, _, value = word.partition("=")
+        if skip:
+            skip = False
+        elif name in PLACES:
+            skip = not value  # "--nnodes 2" is two words
+        elif word != "--standalone":
+            others.append(word)
+    return others
+
+
+def _complain(message: str) -> None:
+    raise CommandError(f"torchrun: {message}")
 
 
 def run(
@@ -47,7 +229,7 @@ def run(
     env = _environment(stage, env, path)
     gpus = visible(stage.gpus, env.get("CUDA_VISIBLE_DEVICES"))
     command = rewrite(words, place, len(gpus))
-    with _hearing_sigterm():
+    with handling(signal.SIGTERM, _terminate):
         try:
             for _ in range(stage.nodes):  # each has a torchrun of its own
                 job = subprocess.Popen(
@@ -87,21 +269,9 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which ``timeout`` and a CI that cancels a job send."""
 
 
-@contextlib.contextmanager
-def _hearing_sigterm() -> Iterator[None]:
-    """Raise ``Terminated`` for a SIGTERM, which the main thread alone can hear."""
-
-    def terminated(*_: Any) -> NoReturn:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _terminate(*_: Any) -> NoReturn:
+    """Raise ``Terminated``, to handle a SIGTERM."""
+    raise Terminated
 
 
 def _clear(stage: Stage, jobs: list[subprocess.Popen]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
+from allranks.vgpu import autograd, dispatch
+
 HERE = f"{Path(__file__).parents[1].as_posix()}/"
 TORCHS = f"{Path(importlib.util.find_spec('torch').origin).parent.as_posix()}/"
 PACKAGES = "/site-packages/", "/dist-packages/"  # of this Python, the user's, Debian's
@@ -27,10 +29,15 @@ FLATTEN = {  # in one tensor what DDP broadcasts
     ("distributed/utils.py", "_sync_params_and_buffers"),
     ("nn/parallel/distributed.py", "_distributed_broadcast_coalesced"),
 }
-DOING = {  # of ours
-    ("vgpu/dispatch.py", "run"): "op",
-    ("vgpu/autograd.py", "run_engine"): "backward",
+DOING = {  # of ours, by file and name
+    (code.co_filename, code.co_name): doing
+    for code, doing in (
+        (dispatch.run.__code__, "op"),
+        (autograd.run_engine.__code__, "backward"),
+    )
 }
+_nccl = importlib.util.find_spec("allranks.backends.nccl")
+NCCL = f"{Path(_nccl.origin).parent.as_posix()}/"
 
 
 def whose(code: CodeType) -> tuple[str, str]:
@@ -45,11 +52,9 @@ def whose(code: CodeType) -> tuple[str, str]:
 
 @cache  # not by the code, since that is equal to a copy's in another file
 def _whose(path: str, name: str) -> tuple[str, str]:
-    path = path.replace("\\", "/")
+    path, doing = path.replace("\\", "/"), DOING.get((path, name), "")
     if path.startswith(HERE):
-        file = path.removeprefix(HERE)
-        collective = file.startswith("backends/nccl/")
-        return OURS, "collective" if collective else DOING.get((file, name), "")
+        return OURS, "collective" if path.startswith(NCCL) else doing
     if path.startswith(TORCHS):
         file = path.removeprefix(TORCHS)
         if file in PLUMBING:

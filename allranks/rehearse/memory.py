@@ -91,11 +91,10 @@ class Holders:
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.optimizers.add(optimizer)
         if any(self._is_new_peak(device) for device in self.machine.devices):
-            self.owners.update(
-                self._owned_storages()
-            )  # a gradient's free may end the peak
+            # A gradient's free may end the peak.
+            self.owners.update(self._owned_storages())
 
-    def took(
+    def on_allocate(
         self, device: Device, key: int, shape: Sequence[int], num_bytes: int
     ) -> None:
         """Note which line made a storage, and what torch was doing."""
@@ -104,7 +103,7 @@ class Holders:
         self.places[key] = line, holder
         in_use = device.allocated
         self.max_bytes[device.index] = max(self.max_bytes[device.index], in_use)
-        self.growth(device).took(key, shape, num_bytes, holder in STAY)
+        self.growth(device).on_allocate(key, shape, num_bytes, holder in STAY)
         if line:
             self.first_lines.setdefault(device.index, line)
         # Look when a peak begins to rise: when it has ended, a gradient may be gone.
@@ -118,10 +117,12 @@ class Holders:
         """Tell whether this thread may read no gradient, which C++ may be replacing."""
         return threading.get_ident() == self.watching_thread
 
-    def lacks(self, device: Device, shape: Sequence[int], num_bytes: int) -> None:
+    def on_out_of_memory(
+        self, device: Device, shape: Sequence[int], num_bytes: int
+    ) -> None:
         """Note that a storage does not fit."""
         stays = _holder(lines.place().doing) in STAY
-        self.growth(device).lacks(device.allocated, shape, num_bytes, stays)
+        self.growth(device).on_out_of_memory(device.allocated, shape, num_bytes, stays)
 
     def growth(self, device: Device) -> "Growth":
         """Return what is known of a device's memory and the batch."""
@@ -129,10 +130,10 @@ class Holders:
             self.growths[device.index] = Growth(self.batch, self.shapes)
         return self.growths[device.index]
 
-    def frees(self, device: Device, key: int) -> None:
+    def on_free(self, device: Device, key: int) -> None:
         """Look at who holds what, if this free ends a new peak."""
         self.look(device)
-        self.growth(device).frees(key, device.allocated)
+        self.growth(device).on_free(key, device.allocated)
         self.places.pop(key, None)
         self.owners.pop(key, None)
 
@@ -222,19 +223,21 @@ class Growth:
         self.worst: dict[int, list[Moment]] = {}  # by batch, one for each factor
         self.lacking: list[tuple[int, *Moment]] = []  # each time that it did not fit
 
-    def took(self, key: int, shape: Sequence[int], num_bytes: int, stays: bool) -> None:
+    def on_allocate(
+        self, key: int, shape: Sequence[int], num_bytes: int, stays: bool
+    ) -> None:
         """Note a new storage; one of the optimizer or of a collective ``stays``."""
         self.rising = True
         if not stays and grows(shape, self.batch(), self.fixed):
             self.growing_blocks[key] = num_bytes
             self.growing += num_bytes
 
-    def frees(self, key: int, in_use: int) -> None:
+    def on_free(self, key: int, in_use: int) -> None:
         """Look at this moment, if a free ends a rise, and forget a storage."""
         self.look(in_use)
         self.growing -= self.growing_blocks.pop(key, 0)
 
-    def lacks(
+    def on_out_of_memory(
         self, in_use: int, shape: Sequence[int], num_bytes: int, stays: bool
     ) -> None:
         """Keep the moment at which a storage did not fit."""

@@ -62,8 +62,9 @@ class Recorder:
         self.exit_codes: dict[int, int] = {}  # of processes that it started
         self.keep_writing()
         machine.observer = self  # whose methods are those of two of its parts
-        self.took, self.frees = self.holders.took, self.holders.frees
-        self.lacks, self.copied = self.holders.lacks, self.traffic.copied
+        self.on_allocate, self.on_free = self.holders.on_allocate, self.holders.on_free
+        self.on_out_of_memory = self.holders.on_out_of_memory
+        self.on_copy = self.traffic.on_copy
         nccl.watch(self.traffic.called)
         nccl.watch_others(self.traffic.called_gloo)
         self.replicas.watch()

@@ -91,7 +91,7 @@ class Traffic:
             backends = distributed_c10d._world.pg_backend_config.values()
             self.uses_gloo |= any("gloo" in str(backend) for backend in backends)
 
-    def copied(
+    def on_copy(
         self,
         source: str,
         target: str,

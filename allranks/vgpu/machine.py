@@ -101,7 +101,7 @@ class Device:
         if self.allocated + num_bytes > room:
             self.num_ooms += 1
             if self.machine.observer is not None:
-                self.machine.observer.lacks(self, shape, num_bytes)
+                self.machine.observer.on_out_of_memory(self, shape, num_bytes)
             free = from_bytes(room - self.allocated)
             if self.machine.kind == "cuda":
                 raise torch.OutOfMemoryError(self._cudas_sentence(num_bytes, free))
@@ -126,18 +126,20 @@ class Device:
 class Observer(Protocol):
     """What a machine tells, as it happens; a rehearsal's recorder listens."""
 
-    def took(
+    def on_allocate(
         self, device: Device, key: int, shape: Sequence[int], num_bytes: int
     ) -> None:
         """A storage was made, for a tensor of a shape; key is its address."""
 
-    def frees(self, device: Device, key: int) -> None:
+    def on_free(self, device: Device, key: int) -> None:
         """A storage is about to be freed; it still counts."""
 
-    def lacks(self, device: Device, shape: Sequence[int], num_bytes: int) -> None:
+    def on_out_of_memory(
+        self, device: Device, shape: Sequence[int], num_bytes: int
+    ) -> None:
         """A storage does not fit; the error follows."""
 
-    def copied(
+    def on_copy(
         self,
         source: str,
         target: str,
@@ -233,7 +235,7 @@ class Machine:
             self._count(device, num_bytes)
             self._blocks[key] = device, num_bytes
             if self.observer is not None:
-                self.observer.took(device, key, shape, num_bytes)
+                self.observer.on_allocate(device, key, shape, num_bytes)
             # C++ keeps a storage's Python object alive as long as its memory is in use,
             # so the object's end is the memory's.
             weakref.finalize(storage, self._free, key).atexit = False
@@ -271,7 +273,7 @@ class Machine:
     def _free(self, key: int) -> None:
         with self._lock:
             if self.observer is not None:
-                self.observer.frees(self._blocks[key][0], key)
+                self.observer.on_free(self._blocks[key][0], key)
             device, num_bytes = self._blocks.pop(key)
             device.allocated -= num_bytes
             device.num_blocks -= 1
@@ -327,7 +329,7 @@ class Machine:
         duration = num_bytes / self.costs.link
         way = str(source or "cpu"), str(target or "cpu")
         if self.observer is not None:
-            self.observer.copied(*way, num_bytes, wait, tensors)
+            self.observer.on_copy(*way, num_bytes, wait, tensors)
         self._spend(ends, "copy", shape, duration, num_bytes, way)
         if len(ends) < 2 and wait:
             self.host_s = max(self.host_s, ends[0].free_s)

@@ -44,6 +44,7 @@ PARTS = (
     "site.links",  # a page's files, places to run it, ways to change it
     "site.search",  # results by section, while typing, without a server
     "paper.builder",  # EPUB and PDF: no controls, nothing folded
+    "site.unused",  # leaves out the fonts, icons and styles that no page loads
     "site.share",  # what a link to a page shows elsewhere; the page index.html
 )
 

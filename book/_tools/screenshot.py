@@ -1,6 +1,6 @@
 """Take the README's pictures in a real browser: live ranks, an explorable, a diagnosis.
 
-    python book/_tools/screenshot.py        # writes three files in book/_static
+    python book/_tools/screenshot.py        # writes three files in book/_readme
 
 It needs Chromium (make browser) and the built book (make book). Nothing is staged: the
 cells run in a real JupyterLab, and the two pages really answer.
@@ -24,7 +24,7 @@ sys.path[0] = str(ROOT)  # for book._tools
 from book._tools.browser import find  # noqa: E402
 from book._tools.notebooks import METADATA  # noqa: E402
 
-STATIC = ROOT / "book" / "_static"
+PICTURES = ROOT / "book" / "_readme"
 SITE = ROOT / "_build" / "html" / "book"
 LOG = ROOT / "book" / "_examples" / "train.log"
 CELLS = [
@@ -73,7 +73,7 @@ def picture(page: Page, address: str) -> None:
     last = page.locator(".jp-OutputArea-output").last.bounding_box()
     height = last["y"] + last["height"] - first["y"] + 18
     clip = {"x": first["x"], "y": first["y"] - 12, "width": first["width"]}
-    page.screenshot(path=STATIC / "live_ranks.png", clip={**clip, "height": height})
+    page.screenshot(path=PICTURES / "live_ranks.png", clip={**clip, "height": height})
 
 
 def explorable(page: Page) -> None:
@@ -102,7 +102,7 @@ def save(page: Page, name: str, whole: Locator, rest: Locator) -> None:
     page.wait_for_timeout(500)  # until scrolling and animations have ended
     clip, end = whole.bounding_box(), rest.bounding_box()
     clip["height"] = end["y"] - clip["y"] - 2
-    page.screenshot(path=STATIC / name, clip=clip)
+    page.screenshot(path=PICTURES / name, clip=clip)
 
 
 def main() -> None:

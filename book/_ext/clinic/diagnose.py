@@ -26,8 +26,8 @@ from sphinx.writers.html5 import HTML5Translator
 
 from allranks import clinic
 from allranks.diagnose import described
+from allranks.diagnose.answers import flat
 from allranks.diagnose.page import table
-from allranks.diagnose.words import flat
 from book._ext import PAGES
 from book._ext.clinic.cases import ClinicDirective, change, load
 

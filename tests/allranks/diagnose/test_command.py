@@ -16,6 +16,7 @@ from allranks import clinic
 from allranks.base.paths import ROOT
 from allranks.diagnose import command as diagnose
 from allranks.diagnose import reading
+from allranks.diagnose.answers import flat
 from allranks.diagnose.page import table
 from allranks.diagnose.reading import decoded, read
 from allranks.diagnose.signs import CUT, sign, signs_of
@@ -23,7 +24,6 @@ from allranks.diagnose.suspects import diagnose as suspects_of
 from allranks.diagnose.suspects import ended, first_error
 from allranks.diagnose.text import BLOCK, CHUNK, Log, bare
 from allranks.diagnose.watchdog import compared
-from allranks.diagnose.words import flat
 from book._ext.clinic.diagnose import headline, share, wilson
 from tests.clinic import measure
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from allranks.diagnose.answers import about_suspect, show
 from allranks.diagnose.text import Log
 from allranks.diagnose.watchdog import compared
-from allranks.diagnose.words import found, show
 from tests.allranks.diagnose.test_command import CASES, suspects_of
 
 LINE = (
@@ -63,6 +63,6 @@ def test_the_answer_shows_it():
     """The command prints it with the case, before the cause."""
     text = log((0, 7, "ALLREDUCE"), (1, 7, "BROADCAST"))
     suspect, *_ = suspects_of(text, CASES)
-    told = show(1, found(text, suspect), False)
+    told = show(1, about_suspect(text, suspect), False)
     assert suspect.case.slug == "nccl-watchdog"
     assert told.index("Ranks: At SeqNum 7") < told.index("Cause: ")

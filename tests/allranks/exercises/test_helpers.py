@@ -1,6 +1,7 @@
 """What checks share says what is wrong in one sentence, and lets the rest pass."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from allranks import check
 from allranks.exercises import files, oracle, watch
 from allranks.exercises.oracle import Wrong
 from allranks.exercises.patches import Patches
+from allranks.exercises.rank_side import Known
 
 
 class Owner:
@@ -79,6 +81,10 @@ def test_a_forward_comes_after_the_backward_of_the_one_before():
         model(x[:1])
         with pytest.raises(Wrong, match=r"forward number 3 comes before .* number 2"):
             model(x)
+    with watch.one_at_a_time(model, fault="one at a time."):
+        model(x)
+        with pytest.raises(Wrong, match=r"^one at a time\.$"):
+            model(x)
 
 
 def test_a_missing_gradient_is_named():
@@ -110,8 +116,40 @@ def test_a_spy_notes_and_a_ban_refuses():
     patches.forbid(Owner, ["send"], "wait instead.")
     with pytest.raises(Wrong, match=r"^it calls send; wait instead\.$"):
         owner.send()
+    patches.forbid(Owner, ["send"], "wait instead.", "the {} of old")
+    with pytest.raises(Wrong, match=r"^it calls the send of old; wait instead\.$"):
+        owner.send()
     patches.patch(Owner, "send", real)
     assert owner.send() == "sent"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_names_no_mistake(value):
+    with pytest.raises(Wrong, match=r"^it is 2; it should be 1, .* that\.$"):
+        oracle.compare("it", 2.0, 1.0, {"Not this one.": value})
+
+
+def test_mistakes_are_tried_only_for_what_is_wrong_somewhere(monkeypatch):
+    """One that fails is left out; a check has each of the others by its sentence."""
+    exercise = files.find("ex2_3")
+    _, solution, *_ = cells = exercise.cells
+    head = "def ex2_3(x):\n    "
+    found = [replace(solution, code=f"{head}return 2 * x")]
+    for sentence, body in ("Once.", "return x"), ("Never.", "return x / 0"):
+        found.append(files.Cell("wrong", "", head + body, sentence))
+    known = Known(replace(exercise, cells=(*found, *cells[3:])))
+    tried, rights = [], [True, True]
+
+    def outcome(function, x):
+        tried.append(function)
+        return function(x)
+
+    monkeypatch.setattr(watch, "everyone", lambda value: [value, not rights.pop()])
+    assert known.reference(6, outcome, 3) == (6, {})
+    assert len(tried) == 1
+    assert known.reference(5, outcome, 3) == (6, {"Once.": 3})
+    rights.append(False)  # it is another rank that is wrong
+    assert known.reference(6, outcome, 3) == (6, {"Once.": 3})
 
 
 def test_a_wait_in_a_watched_call_is_told_by_the_line_that_called_it():

@@ -28,6 +28,8 @@ PLACES = {
     "wait_tensor._op",
     "wait_tensor.default._op",
     "torch.autograd._engine_run_backward",
+    "Future.then",
+    "Future.add_done_callback",
 }
 
 

@@ -126,6 +126,36 @@ def test_what_may_differ_is_no_error(four, code):
     assert four.run(SUM) == [[4.0, 4.0]] * 4
 
 
+CALLBACKS = """
+import threading
+def hook(step, bucket):  # its future is done late on one rank, on another at once
+    later, summed = torch.futures.Future(), torch.futures.Future()
+    late = threading.Timer(0.3, later.set_result, [None])
+    def end():
+        late.start() if (rank + step[0]) % 2 else later.set_result(None)
+    def sum(_):
+        dist.all_reduce(bucket.buffer())
+        summed.set_result(bucket.buffer())
+    ADD
+    return summed
+step = [0]
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+net.register_comm_hook(step, hook)
+for step[0] in range(2):
+    net(torch.ones(2, 3)).sum().backward()
+    dist.all_reduce(torch.zeros(3))
+"""
+
+
+@pytest.mark.parametrize(
+    "add", ["end(), later.then(sum)", "later.add_done_callback(sum), end()"]
+)
+def test_a_callback_may_run_in_either_thread(four, add):
+    """As on gloo: what a hook's callback calls says nothing of the ranks' own order."""
+    four.run_cell(CALLBACKS.replace("ADD", add), "cell", quiet=True, timeout=20)
+    assert four.run(SUM) == [[4.0, 4.0]] * 4
+
+
 def test_a_hang_in_await_has_its_line(four):
     """A coroutine that waits has no frame on the stack."""
     code = "import asyncio\nasync def f():\n    await asyncio.sleep(99)\n"

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from allranks.rehearse.guarding import Guards
+from allranks.rehearse.replicas import fsdp_roots, sharded
 from allranks.vgpu.machine import current
 
 def counted():
@@ -22,7 +23,7 @@ def same(net):
 
 def train(change=same, skipped=(), patience_s=60, layers=(), wrap=same):
     wrappers, optimizers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
-    guards = Guards(wrappers, optimizers, patience_s)
+    guards = Guards(lambda: list(wrappers), optimizers, patience_s)
     net = nn.Sequential(nn.Linear(4, 4), *layers).to(gpu)
     model = nn.parallel.DistributedDataParallel(
         wrap(net), device_ids=[rank], process_group=group
@@ -56,7 +57,7 @@ def shard(early):
     before = torch.optim.AdamW(net.parameters()) if early else None
     fully_shard(net, mesh=DeviceMesh.from_group(group, "cuda"))
     optimizer = before or torch.optim.AdamW(net.parameters())
-    guards = Guards(weakref.WeakSet(), [optimizer], 60)
+    guards = Guards(lambda: list(filter(sharded, fsdp_roots())), [optimizer], 60)
     for _ in range(3):
         net.zero_grad()
         net(torch.randn(2, 4, device=gpu) + rank).square().sum().backward()

@@ -2,7 +2,9 @@
 
 import torch
 
+from allranks.backends.nccl import calls
 from allranks.rehearse import lines
+from allranks.vgpu import autograd, dispatch
 
 STEP = "def step(): pass"
 
@@ -40,3 +42,11 @@ def test_what_ddp_flattens_for_a_broadcast_is_a_collectives():
     """It is no activation, though no collective has begun."""
     place = f"{lines.TORCHS}distributed/utils.py", "_sync_params_and_buffers"
     assert lines._whose(*place) == (lines.TORCH, "collective")
+
+
+def test_functions_of_ours_say_what_torch_is_doing():
+    """An op, backward and a collective are known by our functions that run them."""
+    assert lines.whose(dispatch.run.__code__) == (lines.OURS, "op")
+    assert lines.whose(autograd.run_engine.__code__) == (lines.OURS, "backward")
+    assert lines.whose(calls.watch.__code__) == (lines.OURS, "collective")
+    assert lines.whose(dispatch.call.__code__) == (lines.OURS, "")

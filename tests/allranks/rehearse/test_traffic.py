@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from allranks.rehearse.data_parallel import describe_ddp, describe_fsdp
+from allranks.rehearse.replicas import describe_ddp, describe_fsdp
 from allranks.rehearse.records import Record
 from allranks.rehearse.traffic import Traffic
 

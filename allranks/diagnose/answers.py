@@ -34,7 +34,7 @@ HELP = (
 )
 
 
-def found(log: Log, suspect: Suspect) -> dict:
+def about_suspect(log: Log, suspect: Suspect) -> dict:
     """Return what is told about a suspect, for people and for tools."""
     case = suspect.case
     matches = []
@@ -86,7 +86,7 @@ def show(number: int, one: dict, several: bool) -> str:
 
     Args:
         number: of the suspect, from 1 on.
-        one: as ``found`` or ``about_case`` returns it.
+        one: as ``about_suspect`` or ``about_case`` returns it.
         several: whether there are several logs, so that a line's file is named.
     """
     kind = "a section of the book"
