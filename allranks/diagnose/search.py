@@ -45,13 +45,21 @@ class Hit:
 
 
 def possible(log: Log, signs: list[Sign]) -> set[Sign]:
-    """Return the signs that can match: all words of one of their pieces are there."""
+    """Return the signs that can match.
+
+    All words of one of their pieces are there, or a piece is cut at the log's end.
+    """
     missing = {word for one in signs for piece in one.words for word in piece}
     seen = set()
     for words in _vocabulary(log):
         new = {word for word in missing if word in words}
         seen, missing = seen | new, missing - new
-    return {one for one in signs if any(seen.issuperset(piece) for piece in one.words)}
+    return {
+        one
+        for one in signs
+        if any(seen.issuperset(piece) for piece in one.words)
+        or any(head in log.tail for head in one.heads)
+    }
 
 
 def _vocabulary(log: Log) -> Iterator[bytes]:
@@ -74,13 +82,12 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
     Args:
         log: where to look.
         one: the sign.
-        usable: the signs that are ``possible``; of another sign, only a piece that is
-            cut at the log's end can be there.
+        usable: the signs that are ``possible``.
     """
-    if one.alone and not log.alone:
+    if one not in usable or (one.alone and not log.alone):
         return None
     found, code = [], []
-    for needle in one.needles if one in usable else ():
+    for needle in one.needles:
         at, last = log.find(needle), -1
         for _ in range(TRIES):
             if at < 0:

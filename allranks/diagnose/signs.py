@@ -30,7 +30,7 @@ _ATOM = re.compile(
 _TIMES = re.compile(r"(?:([*+?])|\{(\d+)(?:,\d*)?\})\??(?![*+?{])")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sign:
     """A sign of one case.
 

@@ -25,6 +25,7 @@ def live_cells(name: str) -> list[str]:
     return [t for t in texts if LIVE.match(t) and not any(s in t for s in SLOW)]
 
 
+@pytest.mark.replay("notebooks/{name}.ipynb")
 @pytest.mark.parametrize("name", [name for name in NOTEBOOKS if live_cells(name)])
 def test_a_cell_that_is_run_again_shows_the_same(shared_kernel, name):
     """So do the variables that its ``--out`` fills."""

@@ -1,6 +1,5 @@
 """The magics in a real kernel: what a reader types and sees, and how to stop it."""
 
-import copy
 import re
 import time
 
@@ -172,9 +171,7 @@ def test_strict_nbval_passes_on_live_output(tmp_path):
     from nbclient import NotebookClient
 
     NotebookClient(notebook, kernel_name="python3").execute()
-    outputs = copy.deepcopy(notebook.cells[1].outputs)
-    outputs[0]["text"] += "!"  # which must be noticed
-    notebook.cells.insert(2, nbformat.v4.new_code_cell(cells[1], outputs=outputs))
+    notebook.cells[0].outputs[0]["text"] += "!"  # which must be noticed
     nbformat.write(notebook, tmp_path / "live.ipynb")
     outcomes = []
 
@@ -185,4 +182,4 @@ def test_strict_nbval_passes_on_live_output(tmp_path):
 
     words = ["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     assert pytest.main(words, plugins=[Reports()]) == 1
-    assert outcomes == ["passed", "passed", "failed", "passed"]
+    assert outcomes == ["failed", "passed", "passed"]
