@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import expect
 
 from allranks.topics import CLASSES
-from book._tools.notebooks import METADATA, WIDGET
-from tests.lab.conftest import ROOT, end_kernels
+from book._tools.notebooks import WIDGET
+from tests.lab.conftest import ROOT, end_kernels, save_notebook
 
-SHOW = "from allranks.topics import {0}\n\nx_{0} = {0}()\nx_{0}"
+SHOW = "from allranks.topics import {0}\n\nx_{0} = {0}({1})\nx_{0}"
 LOST = re.compile(
     "The kernel of this figure was restarted or shut down, so run the cell"
 )
@@ -24,12 +24,10 @@ BUSY = "waiting for the kernel: it is busy, and runs this as soon as it can …"
 def shown(opened, tmp_path):
     """Yield a function that runs a new notebook with a cell for each explorable."""
 
-    def show(*names: str):
-        cells = [nbformat.v4.new_code_cell(SHOW.format(name)) for name in names]
-        cells.append(nbformat.v4.new_code_cell("import os\nprint(os.getpid())"))
-        path = tmp_path / "explorables.ipynb"
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
-        notebook = opened(path)
+    def show(*names: str, state: str = ""):
+        cells = [SHOW.format(name, state) for name in names]
+        cells.append("import os\nprint(os.getpid())")
+        notebook = opened(save_notebook(tmp_path / "explorables.ipynb", cells))
         # First a cell without a figure: JupyterLab may call a kernel idle before it
         # listens for the models that the kernel opens.
         notebook.run(notebook.cells.nth(len(names)))
@@ -92,7 +90,7 @@ def test_each_button_answers(shown, errors):
 @pytest.mark.timeout(600)
 def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
     """It waits while the kernel is stopped, and says so when the kernel has died."""
-    notebook = shown("Sampler")
+    notebook = shown("Sampler", state="world_size=2")
     process = kernel(notebook)
     box = figure(notebook)
     process.suspend()
@@ -101,7 +99,7 @@ def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
     notebook.page.wait_for_timeout(2000)
     expect(answer).to_have_text(BUSY)  # however long it takes
     process.resume()
-    expect(answer).to_contain_text("4 real ranks", timeout=120_000)
+    expect(answer).to_contain_text("2 real ranks", timeout=120_000)
     process.suspend()
     expect(press(box)).to_have_text(BUSY)
     process.kill()
@@ -116,7 +114,7 @@ def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
 @pytest.mark.timeout(600)
 def test_after_a_restart_the_button_says_what_to_do(shown, errors):
     """A figure outlives its kernel; only the button needs the cell to be run again."""
-    notebook = shown("Sampler")
+    notebook = shown("Sampler", state="world_size=2")
     box = figure(notebook)
     notebook.command("Kernel", re.compile("Restart Kernel…"))
     notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
@@ -126,7 +124,7 @@ def test_after_a_restart_the_button_says_what_to_do(shown, errors):
     notebook.clear()
     notebook.run(notebook.cells.nth(0))  # as the sentence says
     box = figure(notebook)
-    expect(press(box)).to_contain_text("4 real ranks", timeout=120_000)
+    expect(press(box)).to_contain_text("2 real ranks", timeout=120_000)
     notebook.command("Kernel", re.compile("^Shut Down Kernel"))
     notebook.panel.get_by_text("No Kernel").first.wait_for()
     expect(press(box)).to_have_text(LOST)
@@ -171,8 +169,7 @@ def test_the_chapters_figures_are_still_pictures_until_they_run(
             if 'class=\\"explorable' in json.dumps(cell.get("outputs"))
         ]
     assert len(cells) == len(CLASSES) - 1  # all but the intro's, which has no notebook
-    path = tmp_path / "chapters.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
+    path = save_notebook(tmp_path / "chapters.ipynb", cells)
     notebook = opened(path, clear=False)
     for number in range(len(cells)):
         notebook.show(notebook.cells.nth(number), "figure p")
