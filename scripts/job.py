@@ -51,15 +51,20 @@ MAIN = getattr(sys.modules["__main__"], "__file__", None) or ""
 HERE = os.path.dirname(os.path.abspath(__file__))
 if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
     signal.signal(signal.SIGINT, stop)
-    atexit.register(gc.freeze)  # or it looks for garbage for a second, then
+    atexit.register(gc.freeze)  # no search for garbage at the end: 1 s
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
     signal.signal(signal.SIGINT, stop)
+    atexit.register(gc.freeze)
     watch(int(os.environ.pop("PARENT_PID")))  # its own children have another
 
+gc.disable()  # nothing is garbage yet, and the search would take a while
 import torch
 import torch.distributed as dist
+
+gc.freeze()  # what torch has made stays
+gc.enable()
 
 
 def refuse(why: str) -> NoReturn:

@@ -12,7 +12,7 @@ from allranks import Ranks, vgpu
 from scripts import ch2_after, ch2_before
 
 WAY_OUT = "name a file that can be written"
-STEPS = ["--epochs=2", "--samples=60", "--batch-size=24"]  # 24 + 24 + 12
+STEPS = ["--epochs=2", "--samples=36", "--batch-size=24"]  # 24 + 12
 
 
 def train(script, flags, device="cpu", spread=0.0):
@@ -31,11 +31,12 @@ def train(script, flags, device="cpu", spread=0.0):
     make_task = module.make_task
 
     def make_other_task(num):
-        *data, net = make_task(num)
+        train_set, test_set, net = make_task(num)
         with torch.no_grad():
             for param in net.parameters() if dist.is_initialized() else ():
                 param += spread * dist.get_rank()
-        return *data, net
+        few = (part[:20] for part in test_set.tensors)  # in float64 all take 0.3 s
+        return train_set, torch.utils.data.TensorDataset(*few), net
 
     before = torch.get_default_dtype(), torch.get_num_threads()
     try:
@@ -62,7 +63,7 @@ def before(tmp_path_factory):
     return losses, state
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_ddp_follows_data_parallel(world_size, before, tmp_path):
     """DDP gives the same losses and checkpoint, though ranks begin differently."""
     flags = [*STEPS, f"--checkpoint={tmp_path / 'ch2.pt'}"]
@@ -70,7 +71,7 @@ def test_ddp_follows_data_parallel(world_size, before, tmp_path):
         by_rank = ranks.run(train, "ch2_after", flags, spread=0.1, quiet=True)
     losses, state = before
     after = torch.stack(by_rank).mean(dim=0)
-    assert len(after) == 2 * 3
+    assert len(after) == 2 * 2
     torch.testing.assert_close(after, losses, rtol=0, atol=1e-10)
     saved = torch.load(tmp_path / "ch2.pt", weights_only=True)
     torch.testing.assert_close(saved, state, rtol=0, atol=1e-10)

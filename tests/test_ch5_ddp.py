@@ -1,6 +1,7 @@
 """Chapter 5's script: W ranks train as one would, resume exactly, refuse cleanly."""
 
 import argparse
+import functools
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from book._ext.runs import records
 from scripts import ch5_ddp
 
 OTHER = "not what this script writes"
-STEPS = ["--epochs=2", "--lr=0.2", "--samples=60"]  # 60: a multiple of 1, 2, 3 and 4
+STEPS = ["--epochs=2", "--lr=0.2", "--samples=36"]  # 36: a multiple of 1, 2, 3 and 4
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +78,14 @@ def train_ranks(crews):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def train_single(crews):
     """Return a function that runs ch5_single's train() in one process.
 
     It returns losses (steps,) and weights (n,).
     """
 
+    @functools.cache
     def run(*flags, **options):
         return crews[1].run(run_train, "ch5_single", flags, quiet=True, **options)[0]
 
@@ -98,9 +100,9 @@ def checkpoint_of(tmp_path, name="checkpoint.pt"):
 class TestTheorem:
     """Averaging over W ranks with batch b is training one rank with batch W b."""
 
-    @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
     @pytest.mark.parametrize(
-        "dtype, bound", [(torch.float64, 1e-10), (torch.float32, 2e-5)], ids=str
+        "world_size, dtype, bound",
+        [(w, torch.float64, 1e-10) for w in (1, 2, 3, 4)] + [(4, torch.float32, 2e-5)],
     )
     def test_w_ranks_follow_one(
         self, world_size, dtype, bound, tmp_path, train_ranks, train_single
@@ -116,12 +118,12 @@ class TestTheorem:
             world_size, *STEPS, batch, checkpoint_of(tmp_path), dtype=dtype
         )
         one, weights = train_single(*STEPS, "--batch-size=24", dtype=dtype)
-        assert many.shape == (world_size, 2 * 3)
+        assert many.shape == (world_size, 2 * 2)
         torch.testing.assert_close(many.mean(dim=0), one, rtol=0, atol=bound)
         torch.testing.assert_close(replicas[0], weights, rtol=0, atol=bound)
         assert (replicas == replicas[0]).all(), "the replicas differ"
 
-    @pytest.mark.parametrize("num, batch", [(5, 1), (41, 4), (41, 64)])
+    @pytest.mark.parametrize("num, batch", [(5, 1), (17, 4), (17, 64)])
     @pytest.mark.parametrize("world_size", [2, 3, 4])
     def test_any_dataset_size(
         self, world_size, num, batch, tmp_path, train_ranks, crews
@@ -168,7 +170,7 @@ class TestResume:
     @pytest.fixture
     def compare(self, tmp_path, train_ranks):
         """Return a function: weights of a whole run, and of one cut after 2 epochs."""
-        flags = ["--samples=60", "--batch-size=3"]
+        flags = ["--samples=24", "--batch-size=3"]
         whole = checkpoint_of(tmp_path, "whole.pt")
         parts = checkpoint_of(tmp_path, "parts.pt")
 
@@ -212,7 +214,7 @@ class TestResume:
             2, *flags, "--batch-size=12", "--epochs=2", "--resume"
         )
         one, weights = train_single(*STEPS, "--batch-size=24")
-        torch.testing.assert_close(rest.mean(dim=0), one[3:], rtol=0, atol=1e-10)
+        torch.testing.assert_close(rest.mean(dim=0), one[2:], rtol=0, atol=1e-10)
         torch.testing.assert_close(replicas[0], weights, rtol=0, atol=1e-10)
 
 

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from allranks import launch
+from allranks import Ranks
 from scripts import ch5_ddp_spawn
 
 FLAGS = ["--epochs=2", "--samples=90"]
@@ -31,22 +31,35 @@ def start(*flags):
     )
 
 
+def train(flags):
+    """Train with chapter 5's first script on a live rank."""
+    import torch
+    import torch.distributed as dist
+
+    from scripts import ch5_ddp
+
+    place = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+    ch5_ddp.train(ch5_ddp.parse_args(flags), *place)
+
+
 def test_trains_what_torchrun_trains(tmp_path):
-    """Losses and accuracies are those of torchrun's ranks, digit by digit."""
+    """Losses and accuracies are those of torchrun's script, digit by digit."""
     process = start(*FLAGS)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (0, "")
-    run = launch("ch5_ddp", 2, *FLAGS, f"--checkpoint={tmp_path / 'c.pt'}")
+    with Ranks(2) as ranks:
+        ranks.run(train, [*FLAGS, f"--checkpoint={tmp_path / 'c.pt'}"], quiet=True)
+        said = "".join(ranks.outputs)
     rate = re.compile(r"\d+ samples/s")
-    assert rate.sub("", out) == rate.sub("", f"{run}\n")
+    assert out and rate.sub("", out) == rate.sub("", said)
 
 
-def test_a_refusal_ends_all():
-    """The parent says one sentence, without a traceback."""
-    process = start("--nproc-per-node=3", "--samples=2")
-    out, err = process.communicate(timeout=100)
-    assert (process.returncode, out) == (1, "")
-    assert err == "3 ranks > 2 samples: start fewer\n"  # before any rank starts
+def test_more_ranks_than_samples_are_refused(monkeypatch):
+    """The parent says one sentence before any rank starts."""
+    monkeypatch.setattr(sys, "argv", ["x", "--nproc-per-node=3", "--samples=2"])
+    monkeypatch.setattr(ch5_ddp_spawn.mp, "spawn", None)  # it is not called
+    with pytest.raises(SystemExit, match=r"^3 ranks > 2 samples: start fewer$"):
+        ch5_ddp_spawn.main()
 
 
 @pytest.mark.parametrize("victim", ["rank", "parent"])

@@ -14,7 +14,7 @@ from allranks.topics.links.network import parse
 from allranks.topics.links.sums import seconds
 from scripts import ch8_ddp_by_hand
 from tests.bench import by_hand
-from tests.ranks import run_script
+from tests.ranks import run_on
 
 START = """
 import copy
@@ -567,10 +567,17 @@ STEPS = {
 }
 
 
+@pytest.fixture(scope="module")
+def pair():
+    """Yield two live ranks."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
 @pytest.mark.parametrize("name", STEPS)
-def test_the_script_shows_a_step_and_agrees_with_torch(name):
+def test_the_script_shows_a_step_and_agrees_with_torch(name, pair):
     """Its messages come when the page says; its weights have torch's bits."""
-    step, weights = run_script(name, 2, "--steps", "3")[0]
+    step, weights = run_on(pair, name, "--steps", "3")[0]
     assert step.startswith(f"[rank 0/2] one step: {STEPS[name]}; loss=")
     assert weights == "[rank 0/2] largest difference from torch's weights: 0"
 

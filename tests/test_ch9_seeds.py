@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from scripts import ch9_seeds as script
-from tests.ranks import run_script
+from tests import shown
 
 
 def drawn(how, workers):
@@ -32,7 +32,7 @@ def test_a_generator_of_ones_own_is_copied_into_every_worker():
 
 
 def test_the_script_counts_the_different_numbers():
-    lines = run_script("ch9_seeds", 2)[0]
+    lines = shown.lines("ch9_seeds", 2)
     said = [line.partition("] ")[2] for line in lines]
     assert said == [
         "before torch 1.9: 4 of 32 different, changed without workers",

@@ -224,10 +224,9 @@ def test_the_guard_lets_a_mean_pass_and_raises_at_a_sum(fresh):
 
 
 def test_launch_finds_the_scripts(fresh):
-    """launch() runs chapter 5's training on two ranks."""
-    flags = "'--epochs=1', '--samples=64', timeout=180"
-    code = f"from allranks import launch; print(launch('ch5_ddp', 2, {flags}))"
-    assert re.match(r"\[rank 0/2\] epoch=0 loss=\d", fresh.run("-c", code))
+    """launch() runs a script of the wheel, with the job.py that is beside it."""
+    code = "from allranks import launch; print(launch('ch4_ranks', 1, timeout=180))"
+    assert "[rank 0/1] " in fresh.run("-c", code)
 
 
 def test_the_notebooks_of_a_release_find_what_they_import(fresh, tmp_path):

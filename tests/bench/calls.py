@@ -1,6 +1,6 @@
 """Make thousands of calls of each collective on our backends: none may hang.
 
-    torchrun --nproc-per-node 4 tests/bench/calls.py shm 2000
+    torchrun --nproc-per-node 4 tests/bench/calls.py shm 2000 lesson 2000
 
 ``python tests/bench calls`` does so for 2 and for 4 ranks. A call that hangs is the one
 whose line is missing when the time is up.
@@ -86,17 +86,25 @@ def operations(group) -> dict:
     }
 
 
-def on_rank(backend: str, times: int) -> None:
-    """Make the calls; rank 0 prints a line for each operation."""
+def on_rank(words: list[str]) -> None:
+    """Make so many calls on each backend; rank 0 prints a line for each operation."""
+    import torch.distributed as dist
+
+    # some names are deprecated, which says so each time
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
+    for backend, times in zip(words[::2], words[1::2], strict=True):
+        call_each(backend, int(times))
+    dist.destroy_process_group()
+
+
+def call_each(backend: str, times: int) -> None:
+    """Make calls in a new group of a backend."""
     import torch.distributed as dist
 
     from allranks import backends
     from scripts import ch7_backend
 
-    warnings.simplefilter(
-        "ignore"
-    )  # some names are deprecated, which says so each time
-    dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
     if backend == "lesson":  # the class that chapter 7 prints
         create = ch7_backend.SharedMemory
         dist.Backend.register_backend(backend, create, devices=["cpu"])
@@ -115,7 +123,6 @@ def on_rank(backend: str, times: int) -> None:
             print(f"{name}: {1e6 * took:.0f} µs a call", flush=True)
     if dist.get_rank() == 0:
         print(f"{backend}, {times} calls of each: no call hung", flush=True)
-    dist.destroy_process_group()
 
 
 def run() -> dict:
@@ -140,4 +147,4 @@ def report(results: dict) -> str:
 
 if __name__ == "__main__":
     sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-    on_rank(sys.argv[1], int(sys.argv[2]))
+    on_rank(sys.argv[1:])

@@ -10,11 +10,13 @@ from importlib.resources import files
 from playwright.sync_api import Page
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf8")
-# Mark one element of each kind that was not measured before; return all new kinds.
+# Mark one element of each kind that was not measured before, for each theme; return all
+# new kinds by theme. Of a text's size, axe asks only whether it is large; a link must
+# also differ from the text around it, by its font or its colour.
 MARK = """
-([theme, known]) => {
+(known) => Object.fromEntries(Object.entries(known).map(([theme, kinds]) => {
   document.documentElement.dataset.theme = theme;
-  const seen = new Set(known), before = seen.size;
+  const seen = new Set(kinds), before = seen.size, sample = `data-${theme}`;
   const below = new Map([[null, ""]]);
   const grounds = (element) => {
     if (!below.has(element)) {
@@ -26,47 +28,47 @@ MARK = """
     return below.get(element);
   };
   for (const element of document.body.querySelectorAll("*")) {
-    element.removeAttribute("data-sample");
     const text = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
     if (!text && !element.placeholder) continue;
     const box = element.getBoundingClientRect();
     if (!box.width || !element.checkVisibility({ visibilityProperty: true })) continue;
     const { color, fontSize, fontWeight, textDecorationLine } =
       getComputedStyle(element);
-    // A link must also differ from the text around it.
-    const link = element.closest("a[href]");
-    const around = link ? getComputedStyle(link.parentElement).color : "";
-    const look = [color, fontSize, fontWeight, textDecorationLine, around];
-    const kind = [...look, grounds(element)].join();
-    if (!seen.has(kind)) (link ?? element).setAttribute("data-sample", "");
-    if (!seen.has(kind)) element.setAttribute("data-sample", "");
+    const link = element.closest("a[href]"), size = parseFloat(fontSize);
+    const look = link ? [fontSize, fontWeight, textDecorationLine,
+      getComputedStyle(link.parentElement).color]
+      : [size >= 24 || (size >= 18.66 && fontWeight >= 700)];
+    const kind = [color, ...look, grounds(element)].join();
+    if (!seen.has(kind)) (link ?? element).setAttribute(sample, "");
+    if (!seen.has(kind)) element.setAttribute(sample, "");
     seen.add(kind);
   }
-  return [...seen].slice(before);
-}
+  return [theme, [...seen].slice(before)];
+}))
 """
 # Code is coloured by spans without a meaning; without them axe reads a tenth as much.
+# What is still to be measured keeps them until then.
 PLAIN = """
-() => {
+(samples) => {
   for (const pre of document.querySelectorAll("pre")) {
     const inside = [...pre.querySelectorAll("*")];
     const plain = ({ tagName, attributes }) => tagName === "SPAN" &&
-      [...attributes].every(({ name }) => ["class", "data-sample"].includes(name));
+      [...attributes].every(({ name }) => ["class", ...samples].includes(name));
     if (inside.every(plain)) pre.textContent = pre.textContent;
   }
 }
 """
 # A box that became too wide gets its tabindex two frames later, so wait for the third.
 RUN = """
-async ([colours, contrast]) => {
+async ([colours, theme, where]) => {
+  if (theme) document.documentElement.dataset.theme = theme;
   for (const _ of "123") await new Promise((done) => requestAnimationFrame(done));
   const options = { preload: false, iframes: false };
-  if (contrast) options.runOnly = colours;
+  if (theme) options.runOnly = colours;
   const off = colours.map((id) => [id, { enabled: false }]);
-  if (!contrast) options.rules = Object.fromEntries(off);
-  if (!contrast) options.reporter = "no-passes"; // to list them takes a third
-  const where = contrast ? { include: ["[data-sample]"] } : document;
-  const found = await axe.run(where, options);
+  if (!theme) options.rules = Object.fromEntries(off);
+  if (!theme) options.reporter = "no-passes"; // to list them takes a third
+  const found = await axe.run(where ?? document, options);
   return [
     found.violations.map(({ id, nodes }) => [id, nodes.slice(0, 3).map((n) => n.html)]),
     (found.passes ?? []).flatMap(({ nodes }) => nodes).length,
@@ -83,17 +85,26 @@ class Axe:
         self.known: dict[str, list[str]] = {"light": [], "dark": []}
         self.looks = self.measured = 0  # pages; elements with enough contrast
 
-    def look(self, page: Page) -> list[str]:
-        """Return the rules that an open page breaks, with up to three elements."""
+    def look(self, page: Page, again: bool = False) -> list[str]:
+        """Return the rules that an open page breaks, with up to three elements.
+
+        Args:
+            again: whether its article was looked at in another window. Then only its
+                colours are measured here, and all rules hold for what is around it.
+        """
         page.evaluate(AXE)
         self.looks += 1
-        results = []
-        for theme, kinds in self.known.items():
-            if new := page.evaluate(MARK, [theme, kinds]):
-                kinds += new
-                violations, passed = page.evaluate(RUN, [COLOURS, True])
+        results, samples = [], [f"data-{theme}" for theme in self.known]
+        new = page.evaluate(MARK, self.known)
+        page.evaluate(PLAIN, [])
+        for theme, kinds in new.items():
+            if kinds:
+                self.known[theme] += kinds
+                sampled = {"include": [f"[data-{theme}]"]}
+                violations, passed = page.evaluate(RUN, [COLOURS, theme, sampled])
                 results += [(f"{theme}: {rule}", nodes) for rule, nodes in violations]
                 self.measured += passed
-        page.evaluate(PLAIN)
-        results += page.evaluate(RUN, [COLOURS, False])[0]
+        page.evaluate(PLAIN, samples)
+        around = {"exclude": ["article"]} if again else None
+        results += page.evaluate(RUN, [COLOURS, None, around])[0]
         return [f"{rule}: {nodes}" for rule, nodes in results]

@@ -1,12 +1,9 @@
 """Of a long output or diff, a page shows the lines that matter and folds the whole."""
 
 import doctest
-import re
 
 import pytest
-from bs4 import BeautifulSoup
 
-from allranks.base.paths import ROOT
 from book._ext.paper.readable import readable
 from book._ext.runs import fold, records
 from tests.book.test_extensions import NEW, OLD, build, diff, words
@@ -17,9 +14,6 @@ COMMAND = records.Command("python scripts/x.py")
 RECORD = f"book/_runs/{COMMAND.record}"
 EPOCHS = [f"epoch={n} loss={9 - n}.5" for n in range(9)]
 OUTPUT = "\n".join([f"$ {COMMAND.line}\nexit 0", *EPOCHS, ""])
-LONGEST = {"run-output": 25, "chapter-diff": 40}  # lines that stand unfolded
-# The one is the subject of its section, which goes through it from top to bottom.
-WHOLE = {("app_clinic_launch", "run-output")}
 
 
 def run(show: str) -> str:
@@ -83,26 +77,6 @@ def test_a_pattern_that_shows_nothing_or_everything_fails_the_build(
     assert complaint in warnings
     _, warnings = build(diff(":show: gone"), **{"old.py": OLD, "new.py": NEW})
     assert "gone finds nothing" in warnings
-
-
-def test_no_long_output_stands_unfolded(site):
-    """At most 25 lines of an output and 40 of a diff, unless in a folded part."""
-    found, most = [], 0
-    for path in sorted(site.glob("book/*.html")):
-        tree = BeautifulSoup(path.read_text("utf8"), "html.parser")
-        for kind, longest in LONGEST.items():
-            for block in tree.select(f".{kind}"):
-                lines = len(block.pre.get_text().strip("\n").splitlines())
-                inside = block.find_parent("details") or block.find_parent(
-                    class_=re.compile("dropdown")
-                )
-                if not inside and (path.stem, kind) not in WHOLE:
-                    most = max(most, lines)
-                    if lines > longest:
-                        found.append(f"{path.stem}: {lines} lines of {kind}")
-    assert not found
-    assert most > 15, "nothing was measured"
-    assert {path for path, _ in WHOLE} <= {p.stem for p in ROOT.glob("book/*.md")}
 
 
 def test_a_brief_diff_leaves_the_whole_out(build):

@@ -154,7 +154,7 @@ def test_the_first_cell_for_colab_lets_a_notebook_run(tmp_path):
     cell = links.COLAB.format(branch="here", address=ROOT.as_uri())
     cell = cell.replace("/content", str(tmp_path)).replace("--branch here ", "")
     ask = "import allranks, os\nprint(os.path.dirname(allranks.__file__), os.getcwd())"
-    live = "%load_ext allranks\n%ranks 2"
+    live = "%load_ext allranks\n%ranks 1"
     code = "%%ranks\nimport allranks\nprint(rank, allranks.__file__)"
     stop = "%ranks stop"
     cells = [nbformat.v4.new_code_cell(c) for c in (cell, ask, live, code, stop)]

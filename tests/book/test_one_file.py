@@ -29,6 +29,7 @@ def test_every_name_is_defined_in_the_one_file(script):
     )
     assert check.stdout == ""
     assert max(map(len, text.splitlines())) <= 79
+    assert ("gc.disable()" in text) == ("gc.enable()" in text)  # around its imports
 
 
 @pytest.mark.parametrize(

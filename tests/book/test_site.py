@@ -9,6 +9,10 @@ from bs4 import BeautifulSoup
 
 from allranks.base.paths import ROOT
 
+LONGEST = {"run-output": 25, "chapter-diff": 40}  # lines that stand unfolded
+# The one is the subject of its section, which goes through it from top to bottom.
+WHOLE = {("app_clinic_launch", "run-output")}
+
 
 def parse(path: Path) -> BeautifulSoup:
     """Return a page as a tree."""
@@ -82,7 +86,8 @@ def test_every_picture_says_what_it_shows(trees):
         for tag in tree(["img", "svg"]):
             title = tag.title.get_text() if tag.name == "svg" and tag.title else ""
             text = tag.get("alt") or tag.get("aria-label") or title
-            label = tree.find(id=tag.get("aria-labelledby", "-"))
+            by = tag.get("aria-labelledby")
+            label = by and tree.find(id=by)
             article = tag.find_parent("article")
             decoration = tag.get("alt") == "" or tag.get("aria-hidden") == "true"
             # What cards and browsers' own triangles say, too.
@@ -113,6 +118,53 @@ def test_each_page_has_one_title_and_a_description(site, pages, trees):
         assert (
             tree.html["lang"] == "en" and len(tree.select("meta[name=viewport]")) == 1
         )
+
+
+def test_each_page_names_its_picture(site, pages, trees):
+    """Title, description and picture are there; the picture is the page's own."""
+    seen = set()
+    for page in pages:
+        tree = trees[site / f"{page}.html"]
+        tags = {
+            one["property"]: one["content"]
+            for one in tree.select("head meta[property^=og]")
+        }
+        heading = tree.select_one("article h1").get_text().removesuffix("#")
+        assert re.sub(r"^\d+\. ", "", heading) == tags["og:title"], page
+        assert len(tags["og:description"]) > 40 and tags["og:type"] == "article"
+        if tags["og:image"].startswith("https://"):
+            path = site / "_static" / tags["og:image"].partition("/_static/")[2]
+        else:  # nothing says where this copy of the book will be
+            path = (site / page).parent / tags["og:image"]
+        data = path.read_bytes()
+        assert data[:4] == b"\x89PNG" and len(data) < 60_000
+        assert tuple(int.from_bytes(data[i : i + 4], "big") for i in (16, 20)) == (
+            1200,
+            630,
+        )
+        seen.add(data)
+        assert len(tree.select('meta[name="twitter:card"]')) == 1
+    assert len(seen) == len(pages)
+
+
+def test_no_long_output_stands_unfolded(site, trees):
+    """At most 25 lines of an output and 40 of a diff, unless in a folded part."""
+    found, most = [], 0
+    for path in sorted(site.glob("book/*.html")):
+        tree = trees[path]
+        for kind, longest in LONGEST.items():
+            for block in tree.select(f".{kind}"):
+                lines = len(block.pre.get_text().strip("\n").splitlines())
+                inside = block.find_parent("details") or block.find_parent(
+                    class_=re.compile("dropdown")
+                )
+                if not inside and (path.stem, kind) not in WHOLE:
+                    most = max(most, lines)
+                    if lines > longest:
+                        found.append(f"{path.stem}: {lines} lines of {kind}")
+    assert not found
+    assert most > 15, "nothing was measured"
+    assert {path for path, _ in WHOLE} <= {p.stem for p in ROOT.glob("book/*.md")}
 
 
 def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):

@@ -213,5 +213,11 @@ def test_a_file_of_tests_needs_what_it_imports_starts_names_and_lists():
     assert "allranks/guard/guard.py" in tree.needs("tests/allranks/guard/test_guard.py")
     lists_all = tree.needs("tests/allranks/live/test_again.py")
     assert {n for n in executed.files(ROOT) if n.startswith("notebooks")} <= lists_all
+    rehearsed = tree.needs("tests/allranks/rehearse/test_styles.py")
+    assert rehearsed > {
+        "allranks/rehearse/recorder.py",
+        "allranks/vgpu/tensor.py",
+        "tests/allranks/rehearse/scripts/gpt.py",
+    }
     figure = tree.needs("tests/book/explorables/test_batches.py")
     assert "allranks/topics/batches/figure.js" in figure

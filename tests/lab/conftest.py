@@ -26,6 +26,7 @@ from playwright.sync_api import expect
 from allranks.base.paths import ROOT
 from allranks.launch.torchrun import end_with_parent
 from book._tools.lab import write
+from book._tools.notebooks import METADATA
 from tests.book.conftest import chromium
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
@@ -244,6 +245,14 @@ def close_notebooks(page) -> None:
         if discard.count():
             discard.click()
             dialog.wait_for(state="detached")
+
+
+def save_notebook(path: Path, cells: list) -> Path:
+    """Write a new notebook of cells, or of the code in them, and return its path."""
+    code = nbformat.v4.new_code_cell
+    cells = [code(cell) if isinstance(cell, str) else cell for cell in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
+    return path
 
 
 @pytest.fixture

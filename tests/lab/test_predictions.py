@@ -6,8 +6,7 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from book._tools.notebooks import METADATA
-from tests.lab.conftest import EXECUTED
+from tests.lab.conftest import EXECUTED, save_notebook
 
 ASK = """**Predict**: what is {0}?"""
 DRAWS = """%%ranks --out total
@@ -18,11 +17,19 @@ time.sleep(1)  # so that the line is on the screen before the cell is over
 HIDDEN = "element => getComputedStyle(element).visibility === 'hidden'"
 
 
-@pytest.fixture
-def asked(opened, window, tmp_path):
-    """Yield a notebook with three predictions, in a window that shows none of them."""
+@pytest.fixture(scope="module", autouse=True)
+def hidden(window):
+    """Show no answer in the window of this file's tests, and in no other."""
     close(window)  # a tab of another file shows all
     window.add_init_script("window.allRanksShowAll = false")
+    yield
+    close(window)  # the next one shall not know what was shown here
+    window.add_init_script("window.allRanksShowAll = true")  # as it was
+
+
+@pytest.fixture
+def asked(opened, tmp_path):
+    """Return a notebook with three predictions."""
     new = nbformat.v4
     cells = [
         new.new_code_cell("%load_ext allranks\n%ranks 2"),
@@ -36,11 +43,7 @@ def asked(opened, window, tmp_path):
         new.new_markdown_cell("No question."),
         new.new_code_cell("print('plain')"),
     ]
-    path = tmp_path / "asked.ipynb"
-    nbformat.write(new.new_notebook(cells=cells, metadata=METADATA), path)
-    yield opened(path)
-    close(window)  # the next one shall not know what was shown here
-    window.add_init_script("window.allRanksShowAll = true")  # as it was
+    return opened(save_notebook(tmp_path / "asked.ipynb", cells))
 
 
 @pytest.mark.timeout(600)

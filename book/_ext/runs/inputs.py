@@ -126,12 +126,14 @@ class Tree:
         beside = {Path(name).with_suffix(end).as_posix() for end in (".js", ".json")}
         modules, named = _imported(source, name), set()
         if name.startswith(("notebooks/", "tests/")):  # which start what they name
-            modules |= {f"{module}.__main__" for module in MODULE.findall(source)}
+            started = MODULE.findall(source)
+            modules |= {*started, *(f"{module}.__main__" for module in started)}
             words = set(re.findall(r"\w+", source))
             named = named.union(*(self._stems[w] for w in words & self._stems.keys()))
             named = named.union(*map(self._glob, GLOB.findall(source)))
         if name.startswith("tests/"):
             beside |= {f"{folder}/conftest.py" for folder in Path(name).parents}
+            named = named | self._glob(f"{Path(name).parent}/scripts/*.py")
         return self._files(modules) | named | set(filter(self.exists, beside))
 
     def _files(self, modules: Iterable[str]) -> set[str]:

@@ -145,10 +145,12 @@ def is_main(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def early(job: Module) -> list[ast.stmt]:
-    """Return what stands in job.py before it imports torch, without its imports."""
+def around(job: Module) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """Return what job.py does before and after it imports torch, without imports."""
     slow = next(n for n in job.imports if ast.unparse(n) == "import torch")
-    return [n for n in job.body if n.lineno < slow.lineno and n not in job.imports]
+    before = [n for n in job.body if n.lineno < slow.lineno and n not in job.imports]
+    calls = [n for n in job.body if isinstance(n, ast.Expr)]
+    return before, [n for n in calls if n.lineno > slow.lineno]
 
 
 def at_once(node: ast.AST) -> Iterator[ast.AST]:
@@ -167,7 +169,7 @@ def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
     """
     found: dict[tuple[str, int], tuple[Module, ast.stmt]] = {}
     first = script.neighbour(FIRST) if FIRST in script.modules else None
-    begin = early(first) if first else []
+    begin = around(first)[0] if first else []
     own = [node for node in script.body if later or not is_main(node)]
     waiting = [use for node in own for use in script.uses(node, later)]
     waiting += [use for node in begin for use in first.uses(node, True) if later]
@@ -212,7 +214,7 @@ def one_file(path: Path) -> str:
     rest, soon = needed(script), needed(script, later=False)
     own = [n for n in script.body if n not in script.imports]
     job = script.neighbour(FIRST)
-    begin = early(job) if FIRST in script.modules else []
+    begin, go_on = around(job) if FIRST in script.modules else ([], [])
     both = [*((script, n) for n in own), *rest, *((job, n) for n in begin)]
     names = [name for _, node in both for name in defines(node)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -233,6 +235,7 @@ def one_file(path: Path) -> str:
         *(line for line in lines if is_standard(line)),
         *(job.text(n) for n in begin),
         *slow,
+        *(job.text(n) for n in go_on),
         *(s.text(n) for s, n in soon),
         *(script.text(n) for n in own if not is_main(n)),
         *([REST, *functions] if functions else []),

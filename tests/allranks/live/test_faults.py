@@ -1,5 +1,6 @@
 """However the parent ends, its ranks end with it, so there are never orphans."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -15,8 +16,12 @@ import pytest
 from allranks import Ranks
 from tests.allranks.conftest import Kernel
 
-STUCK = "%%ranks\nif rank:\n    dist.barrier()"
-SPIN = "%%ranks\nwhile True:\n    pass"
+# Rank 0 computes, ranks 1 and 2 wait for it, and rank 3 has nothing to do.
+BUSY = """%%ranks
+if rank == 0:
+    while True: pass
+elif rank < 3:
+    dist.barrier()"""
 
 
 def live_ranks(kernel, cell: str = "") -> list[psutil.Process]:
@@ -30,92 +35,72 @@ def live_ranks(kernel, cell: str = "") -> list[psutil.Process]:
     return processes
 
 
-@pytest.mark.parametrize("cell", ["", STUCK, SPIN], ids=["idle", "stuck", "spinning"])
-def test_a_kernel_killed_with_sigkill_leaves_no_rank(kernel, all_gone, cell):
-    """Nothing can clean up after SIGKILL, so the ranks have to notice it themselves."""
-    processes = live_ranks(kernel, cell)
-    kernel.process.kill()
-    all_gone(processes)
+def test_a_kernel_killed_with_sigkill_leaves_no_rank(kernel, all_gone, tmp_path):
+    """Nothing can clean up after SIGKILL, so the ranks have to notice it themselves.
 
-
-@pytest.mark.parametrize("cell", ["", STUCK], ids=["idle", "stuck"])
-def test_a_restarted_kernel_leaves_no_rank(kernel, all_gone, cell):
-    """The restart button ends the ranks, during a hang as well as between cells."""
-    processes = live_ranks(kernel, cell)
-    kernel.manager.restart_kernel(now=bool(cell))
-    all_gone(processes)
-
-
-def test_a_kernel_shut_down_politely_leaves_no_rank(kernel, all_gone):
-    """A shutdown by nbval, nbclient or JupyterLab's menu ends the ranks."""
-    processes = live_ranks(kernel)
-    kernel.manager.shutdown_kernel(now=False)
-    all_gone(processes)
-
-
-def test_an_interrupted_cell_leaves_no_rank(kernel, all_gone):
-    """The stop button ends the ranks of the interrupted cell."""
-    ranks = [
-        p for p in live_ranks(kernel) if str(p.pid) in kernel.run("%ranks status")[0]
-    ]
-    msg_id = kernel.start(STUCK)
-    time.sleep(0.5)
-    kernel.manager.interrupt_kernel()
-    kernel.finish(msg_id)
-    assert len(ranks) == 4
-    all_gone(ranks)
-
-
-def test_the_folder_of_a_killed_kernel_is_removed(kernel, all_gone, tmp_path):
-    """The ranks delete the folder, since the killed parent can't."""
+    Their watchdog deletes their folder.
+    """
     kernel.run(f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}")
-    processes = live_ranks(kernel)
+    processes = live_ranks(kernel, BUSY)
     assert list(tmp_path.glob("allranks-*"))
     kernel.process.kill()
     all_gone(processes)
     assert not list(tmp_path.glob("allranks-*"))
 
 
+def test_a_restarted_kernel_leaves_no_rank(kernel, all_gone):
+    """The restart button asks the kernel to end, and that ends the ranks."""
+    processes = live_ranks(kernel)
+    kernel.manager.restart_kernel(now=False)
+    all_gone(processes)
+
+
 SCRIPT = """
 import os, signal, sys
 from allranks import Ranks
+from allranks.live.watchdog import WATCHDOG
 ranks = Ranks(3)
 pids = ranks.run("import os, subprocess; c = subprocess.Popen(['sleep', '60']);"
                  "[os.getpid(), c.pid]")
-print(*[pid for pair in pids for pid in pair], flush=True)
+folders = len(os.listdir(os.environ["TMPDIR"]))
+print(folders, WATCHDOG.pid, *[pid for pair in pids for pid in pair], flush=True)
 {end}
 """
 
 ENDS = {
-    "exception": "raise ValueError('the parent fails')",
-    "end of file, never closed": "",
-    "sys.exit": "sys.exit(2)",
-    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
-    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
-    "os._exit": "os._exit(0)",
+    "by itself": ("raise ValueError('it joins no watchdog')", 1),
+    "at once": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_program_that_ends_leaves_no_rank(end, all_gone):
-    """Every way out of a program ends the ranks, and the children of ranks."""
+def test_a_program_that_ends_leaves_nothing(end, all_gone, tmp_path):
+    """Neither ranks and their children, nor a folder, whether Python tidies up or not.
+
+    One folder is multiprocessing's, with the socket of the fork server, which removes
+    it when nobody is left whom it could serve.
+    """
+    code, status = ENDS[end]
     program = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(end=ENDS[end])],
+        [sys.executable, "-c", SCRIPT.format(end=code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         text=True,
     )
-    pids = [int(pid) for pid in program.stdout.readline().split()]
-    assert len(pids) == 6
+    folders, *pids = map(int, program.stdout.readline().split())
+    assert folders >= 2 and len(pids) == 7
     processes = []
     for pid in pids:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended before we looked
             processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:  # it ended before we looked
-            continue
-    program.wait(20)
+    assert program.wait(20) == status
     if processes:
         all_gone(processes)
+    deadline = time.monotonic() + 10
+    while left := [*tmp_path.glob("allranks-*"), *tmp_path.glob("pymp-*")]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def test_a_parent_stopped_in_run_leaves_no_rank(all_gone):
@@ -153,28 +138,10 @@ def test_ranks_held_for_the_debugger_end_with_a_killed_kernel(kernel, all_gone):
     all_gone(processes)
 
 
-def test_a_killed_program_leaves_no_temporary_folder(tmp_path):
-    """Neither ours nor the one in which multiprocessing keeps the fork server's socket.
-
-    The fork server removes that one, when nobody is left whom it could serve.
-    """
-    code = (
-        "import os, signal\nfrom allranks import Ranks\nranks = Ranks(2)\n"
-        "print(len(os.listdir(os.environ['TMPDIR'])), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert int(done.stdout) >= 2
-    deadline = time.monotonic() + 10
-    while left := [*tmp_path.glob("allranks-*"), *tmp_path.glob("pymp-*")]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
-
-
-def test_a_killed_kernel_leaves_no_temporary_folder(tmp_path, monkeypatch):
-    """A kernel's whole process group is killed, whether it has ranks or not."""
+def test_a_kernel_that_is_killed_with_its_group_leaves_nothing(
+    tmp_path, monkeypatch, all_gone
+):
+    """As by a restart during a cell; whether it has ranks or not."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for cell in "%load_ext allranks", "%load_ext allranks\n%ranks 2":
         kernel = Kernel()
@@ -182,7 +149,9 @@ def test_a_killed_kernel_leaves_no_temporary_folder(tmp_path, monkeypatch):
         assert list(tmp_path.glob("pymp-*"))
         while not any(os.getsid(p.pid) == p.pid for p in kernel.descendants()):
             time.sleep(0.02)  # the fork server is only starting
+        processes = kernel.descendants()
         kernel.close()
+        all_gone(processes, 20)  # the fork server ends once it has imported torch
         deadline = time.monotonic() + 20
         while left := [*tmp_path.glob("allranks-*"), *tmp_path.glob("pymp-*")]:
             assert time.monotonic() < deadline, left
@@ -255,17 +224,16 @@ def test_a_terminal_without_unicode_is_enough():
         "ranks.run('print(\"\\u2192\")')\n"
         "ranks.run_cell('def f(): return 1/0\\nf()', 'cell')"
     )
-    for encoding in "ascii", "latin-1":
-        done = subprocess.run(
-            [sys.executable, "-m", "IPython", "--colors=nocolor", "-c", code],
-            env={**os.environ, "PYTHONIOENCODING": encoding},
-            capture_output=True,
-            timeout=60,
-        )
-        said = (done.stdout + done.stderr).decode(encoding)
-        assert "ranks 0-1: \\u2192" in said, said
-        assert "RanksError: ranks 0-1:" in said and "ZeroDivisionError" in said
-        assert "UnicodeEncodeError" not in said
+    done = subprocess.run(
+        [sys.executable, "-m", "IPython", "--colors=nocolor", "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+    )
+    said = (done.stdout + done.stderr).decode("ascii")
+    assert "ranks 0-1: \\u2192" in said, said
+    assert "RanksError: ranks 0-1:" in said and "ZeroDivisionError" in said
+    assert "UnicodeEncodeError" not in said
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,3 @@ def test_gpus_leave_no_choice_of_device_and_backend(other):
     [(name, value)] = other.items()
     with pytest.raises(ValueError, match=f"{name} '{value}': virtual GPUs have cuda"):
         Ranks(2, gpus=True, **other)
-
-
-def test_the_magic_starts_them(shared_kernel):
-    """A notebook asks with an option, and gets a script's own words for a device."""
-    printed, error = shared_kernel.run("%ranks 2 --gpus")
-    assert (printed, error) == (
-        "ranks 0–1 on virtual GPUs cuda:0–1, backend nccl\n",
-        "",
-    )
-    cell = "%%ranks\nx = torch.ones(1, device=device)\ndist.all_reduce(x)\nx"
-    printed, _ = shared_kernel.run(cell)
-    assert printed.splitlines() == [
-        f"rank {rank}: tensor([2.], device='cuda:{rank}')" for rank in range(2)
-    ]
-    shared_kernel.run("%ranks stop")

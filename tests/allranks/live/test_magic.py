@@ -1,8 +1,11 @@
 """The magics in a real kernel: what a reader types and sees, and how to stop it."""
 
+import copy
+import re
 import time
 
 import nbformat
+import psutil
 import pytest
 
 
@@ -52,8 +55,18 @@ def test_a_function_of_an_earlier_cell_is_named_with_its_cell(four):
     assert error.splitlines()[-1] == "rank 0 finished"
 
 
-def test_the_stop_button_ends_a_hang_at_once(four):
-    """An interrupt gives the same report as a timeout, and the kernel survives."""
+def ranks_of(kernel) -> list[psutil.Process]:
+    """Return the processes that ``%ranks status`` names."""
+    told, _ = kernel.run("%ranks status")
+    return [psutil.Process(int(pid)) for pid in re.findall(r"\d+", told)[1:]]
+
+
+def test_the_stop_button_ends_a_hang_at_once(four, all_gone):
+    """An interrupt gives the same report as a timeout, and the kernel survives.
+
+    The ranks of the cell are gone.
+    """
+    old = ranks_of(four)
     msg_id = four.start("%%ranks\nif rank:\n    dist.barrier()")
     time.sleep(1)
     four.manager.interrupt_kernel()
@@ -66,13 +79,13 @@ def test_the_stop_button_ends_a_hang_at_once(four):
         "rank 0 finished",
     ]
     assert "ranks 0–3: 4" in four.run("%%ranks\nworld_size")[0]
+    assert len(old) == 4
+    all_gone(old)
 
 
 def test_asking_again_replaces_the_ranks(four, all_gone):
     """A second %ranks ends the first group, so two never live side by side."""
-    before = four.descendants()
-    ranks = [p for p in before if p.children() == [] and p.name().startswith("python")]
-    old = [p for p in ranks if str(p.pid) in four.run("%ranks status")[0]]
+    old = ranks_of(four)
     assert len(old) == 4
     four.run("%ranks 2")
     assert four.run("%%ranks\nworld_size") == ("ranks 0–1: 2\n", "")
@@ -121,6 +134,21 @@ def test_wrong_use_gets_one_sentence(four, line, sentence):
     assert four.run("%%ranks\nworld_size") == ("ranks 0–3: 4\n", "")
 
 
+def test_ranks_with_virtual_gpus(shared_kernel):
+    """A notebook asks with an option, and gets a script's own words for a device."""
+    printed, error = shared_kernel.run("%ranks 2 --gpus")
+    assert (printed, error) == (
+        "ranks 0–1 on virtual GPUs cuda:0–1, backend nccl\n",
+        "",
+    )
+    cell = "%%ranks\nx = torch.ones(1, device=device)\ndist.all_reduce(x)\nx"
+    printed, _ = shared_kernel.run(cell)
+    assert printed.splitlines() == [
+        f"rank {rank}: tensor([2.], device='cuda:{rank}')" for rank in range(2)
+    ]
+    shared_kernel.run("%ranks stop")
+
+
 def test_virtual_gpus_beside_live_ranks(four):
     """%vgpus changes the kernel's process only, and %vgpus stop undoes it."""
     assert four.run("%vgpus 2 --memory '64 MiB'") == ("vgpu:0–1, 64 MiB each\n", "")
@@ -144,8 +172,17 @@ def test_strict_nbval_passes_on_live_output(tmp_path):
     from nbclient import NotebookClient
 
     NotebookClient(notebook, kernel_name="python3").execute()
+    outputs = copy.deepcopy(notebook.cells[1].outputs)
+    outputs[0]["text"] += "!"  # which must be noticed
+    notebook.cells.insert(2, nbformat.v4.new_code_cell(cells[1], outputs=outputs))
     nbformat.write(notebook, tmp_path / "live.ipynb")
-    assert pytest.main(["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]) == 0
-    notebook.cells[1].outputs[0]["text"] += "!"  # a wrong text must be noticed
-    nbformat.write(notebook, tmp_path / "live.ipynb")
-    assert pytest.main(["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]) == 1
+    outcomes = []
+
+    class Reports:
+        def pytest_runtest_logreport(self, report):
+            if report.when == "call":
+                outcomes.append(report.outcome)
+
+    words = ["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    assert pytest.main(words, plugins=[Reports()]) == 1
+    assert outcomes == ["passed", "passed", "failed", "passed"]

@@ -81,8 +81,11 @@ def test_a_stopped_start_or_end_leaves_no_rank_and_no_traceback(four, after_s):
             assert four.run("print(len(n))") == (f"{num_ranks}\n", ""), command
 
 
-def test_a_kernel_that_ends_waits_for_nothing_of_ours(kernel):
-    """No process is in its group or holds its stdout, or a shutdown would take 3 s."""
+def test_a_kernel_that_ends_waits_for_nothing_of_ours(kernel, all_gone):
+    """No process is in its group or holds its stdout, or a shutdown would take 3 s.
+
+    A shutdown by nbclient, nbval or JupyterLab's menu ends the ranks.
+    """
     kernel.run("%ranks 2")
     stdout = os.readlink(f"/proc/{kernel.process.pid}/fd/1")
     children = kernel.descendants()
@@ -91,6 +94,8 @@ def test_a_kernel_that_ends_waits_for_nothing_of_ours(kernel):
         assert os.getpgid(child.pid) != os.getpgid(kernel.process.pid), child
         held = [os.readlink(fd.path) for fd in os.scandir(f"/proc/{child.pid}/fd")]
         assert stdout not in held, child
+    kernel.manager.shutdown_kernel(now=False)
+    all_gone(children)
 
 
 def test_the_extension_may_be_loaded_twice(four):

@@ -59,9 +59,7 @@ def test_groups_share_a_watchdog():
     assert psutil.Process(pid).is_running()
 
 
-@pytest.mark.parametrize(
-    "killed", ["itself alone", "its watchdog first", "not its child"]
-)
+@pytest.mark.parametrize("killed", ["its watchdog first", "not its child"])
 def test_ranks_of_all_groups_end_with_a_killed_program(killed, all_gone):
     """A new watchdog knows the older groups, too; what has ended is left alone.
 
@@ -89,24 +87,3 @@ def test_ranks_of_all_groups_end_with_a_killed_program(killed, all_gone):
         end(processes + children)
     assert os.path.isdir(folder)
     Path(folder).rmdir()
-
-
-def test_a_program_that_ends_waits_for_no_watchdog(all_gone):
-    """Otherwise multiprocessing would join it at the exit, and it waits for that."""
-    code = "from allranks import Ranks; from allranks.live.watchdog import WATCHDOG\n"
-    code += "ranks = Ranks(1); print(WATCHDOG.pid, flush=True); input()"
-    program = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    watchdog = psutil.Process(int(program.stdout.readline()))
-    program.stdin.close()
-    try:
-        assert program.wait(20) == 1  # for an input() without a line
-        all_gone([watchdog])
-    finally:
-        end([watchdog])
-        program.kill()

@@ -1,22 +1,11 @@
-"""Run rehearsals of our own scripts."""
+"""Name our own scripts in commands, and read reports."""
 
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
 REHEARSE = [sys.executable, "-m", "allranks.rehearse", "--timeout", "90"]
-
-
-def rehearse(*words, **variables):
-    """Run the command; its own --timeout leaves no process behind."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        env = os.environ | variables
-        done = subprocess.run([*REHEARSE, *words], env=env, stdout=out, stderr=err)
-        code = done.returncode
-        return code, *(file.seek(0) or file.read() for file in (out, err))
+CHILD = ["-m", "allranks.rehearse.child"]  # what it puts before a script
 
 
 def sentences(report):

@@ -19,9 +19,9 @@ from allranks.rehearse import __main__ as command
 from allranks.rehearse import launch, nvidia_smi, records
 from allranks.rehearse.launch import CommandError, _place, reach, rewrite
 from tests.allranks.rehearse.running import (
+    CHILD,
     REHEARSE,
     SCRIPTS,
-    rehearse,
     sentences,
     torchrun,
 )
@@ -33,7 +33,7 @@ def line_of(script, text):
     return f"{script}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
 
 
-def test_a_healthy_ddp_script_has_no_finding(tmp_path):
+def test_a_healthy_ddp_script_has_no_finding(rehearse, tmp_path):
     """The record has who, the memory's holders, the traffic of a step, the samples."""
     paths = [f"--json={tmp_path / 'r.json'}", f"--html={tmp_path / 'r.html'}"]
     code, out, err = rehearse("--strict", *paths, *torchrun("ddp.py"))
@@ -81,7 +81,7 @@ def named(out, script, kinds):
     assert f"Findings: {len(kinds)}" in out, out
 
 
-def test_mistakes_are_named_with_their_lines_and_strict_fails():
+def test_mistakes_are_named_with_their_lines_and_strict_fails(rehearse):
     """Eight mistakes in one script: each is found at its line, and no other."""
     broken = "no-set-device", "no-set-epoch", "item", "back", "no-with", "dropout"
     more = "edit", "four-shares"
@@ -104,7 +104,7 @@ def test_mistakes_are_named_with_their_lines_and_strict_fails():
     named(out, "ddp.py", kinds)
 
 
-def test_ranks_that_do_not_talk_are_found_without_the_guard():
+def test_ranks_that_do_not_talk_are_found_without_the_guard(rehearse):
     """Five more mistakes; there is no message between the ranks that could tell."""
     broken = "module", "no-sampler", "evaluate"
     words = "--gpus=3", "--no-guard", *torchrun("ddp.py", *broken)
@@ -128,41 +128,37 @@ LAWS = {  # words for the script, and the findings with their lines
         "one-file": "torch.save({",
         "wrapped-keys": "torch.save((net",
     },
-    "gloo": {"gradients-over-gloo": ".backward()"},
+    "sync accumulate buffers save keys right": {},
+    "gloo": {"gradients-over-gloo": ".backward()"},  # right, it is ddp.py
     "by-hand": {"replicas-differ": "optimizer.step()"},
-    "by-hand copied": {"replicas-differ": "optimizer.step()"},
-    "alone": {"gradients-not-averaged": ""},
+    "by-hand right": {},
 }
 
 
 @pytest.mark.parametrize("words", LAWS)
-@pytest.mark.parametrize("right", [False, True])
 def test_what_tables_only_showed_is_found_and_its_cure_is_silent(
-    words, right, tmp_path, monkeypatch
+    rehearse, words, tmp_path, monkeypatch
 ):
     """Each mistake has a twin in the same script that is right."""
     monkeypatch.chdir(tmp_path)
-    command = torchrun("laws.py", *words.split(), *["right"] * right)
-    code, out, err = rehearse("--strict", *command)
-    assert code == (0 if right else 3), out + err
+    code, out, err = rehearse("--strict", *torchrun("laws.py", *words.split()))
+    assert code == (3 if LAWS[words] else 0), out + err
     assert "UserWarning: Casting complex" not in err
-    if right:
-        assert "Findings: none" in out
-    else:
+    if LAWS[words]:
         named(out, "laws.py", LAWS[words])
+    else:
+        assert "Findings: none" in out
 
 
-def test_ranks_that_fail_are_no_success_though_the_script_ends_with_0():
+def test_ranks_that_fail_are_no_success_though_the_script_ends_with_0(rehearse):
     """Their parent does not look at them; the equal tracebacks are one."""
-    code, out, err = rehearse(str(SCRIPTS / "parent.py"))
-    assert code == 0 and out.startswith("Rehearsal: exit code 0 after"), out + err
+    code, out, err = rehearse("--strict", str(SCRIPTS / "parent.py"))
+    assert code == 3 and out.startswith("Rehearsal: exit code 0 after"), out + err
     assert "; the script failed\n" in out
     assert err.count("Traceback") == 1 and "rehearse/child.py" not in err
-    code, out, err = rehearse("--strict", "--quiet", str(SCRIPTS / "parent.py"))
-    assert code == 3, out + err
 
 
-def test_a_rank_that_nobody_starts_is_named():
+def test_a_rank_that_nobody_starts_is_named(rehearse):
     """The other one waits for it, and not for ever."""
     code, out, err = rehearse("--watch=1", str(SCRIPTS / "lonely.py"))
     assert code == 1, out + err
@@ -170,17 +166,7 @@ def test_a_rank_that_nobody_starts_is_named():
     assert "nobody started rank 1, for which rank 0 waited" in sentences(out)
 
 
-def test_a_job_that_fails_is_told_on_one_screen():
-    """One traceback for both ranks, no word of torchrun's, and the report's own."""
-    code, out, err = rehearse(*torchrun("hang.py", "one-gpu"))
-    assert code == 1, out + err
-    assert len((out + err).splitlines()) <= 60, out + err
-    assert "ChildFailedError" not in err and "allranks/backends" not in err
-    code, out, err = rehearse("--full", *torchrun("hang.py", "one-gpu"))
-    assert "ChildFailedError" in err and "Memory at the peak" in out
-
-
-def test_ranks_may_talk_over_gloo():
+def test_ranks_may_talk_over_gloo(rehearse):
     """What they send there is not counted, so nothing is said against it."""
     code, out, err = rehearse(*torchrun("gloo.py"))
     assert code == 0, out + err
@@ -198,10 +184,14 @@ def gone(text):
     return bool(pids)
 
 
-def test_a_hang_says_who_waited_where_and_for_whom():
-    """Rank 0 waits in a broadcast that rank 1 leaves out; nobody is left behind."""
-    code, out, err = rehearse("--watch=2", *torchrun("hang.py"))
+def test_a_hang_says_who_waited_where_and_for_whom(rehearse):
+    """Rank 0 waits in a broadcast that rank 1 leaves out; nobody is left behind.
+
+    With --full, torchrun's own words are there as well, and all tables.
+    """
+    code, out, err = rehearse("--watch=2", "--full", *torchrun("hang.py"))
     assert code == 1, out + err
+    assert "ChildFailedError" in err and "Memory at the peak" in out
     out = sentences(out)
     at, stood = line_of("hang.py", "dist.broadcast"), line_of("hang.py", "sleep(60)")
     assert (
@@ -212,17 +202,22 @@ def test_a_hang_says_who_waited_where_and_for_whom():
     assert gone(out)
 
 
-def test_two_ranks_on_one_gpu_are_named():
-    """NCCL refuses them, and the finding says which GPU, and at which line."""
+def test_two_ranks_on_one_gpu_are_named(rehearse):
+    """NCCL refuses them, and the finding says which GPU, and at which line.
+
+    All fits on a screen: one traceback for both ranks, and no word of torchrun's.
+    """
     code, out, err = rehearse(*torchrun("hang.py", "one-gpu"))
     assert code == 1, out + err
+    assert len((out + err).splitlines()) <= 60, out + err
+    assert "ChildFailedError" not in err and "allranks/backends" not in err
     assert "Duplicate GPU detected" in out
     place = line_of("hang.py", "torch.ones")
     assert f"[shared-gpu] {place}: ranks 0–1 work on one GPU, cuda:0" in out
     assert gone(out)
 
 
-def test_a_stub_is_imported_and_a_tensor_on_the_wrong_device_is_traced():
+def test_a_stub_is_imported_and_a_tensor_on_the_wrong_device_is_traced(rehearse):
     """The finding is where the mask was made, and the failure where it was used."""
     stub = f"--stub=flash_attn={SCRIPTS / 'stub.py'}"
     code, out, err = rehearse("--gpus=1", stub, str(SCRIPTS / "meet.py"))
@@ -234,7 +229,7 @@ def test_a_stub_is_imported_and_a_tensor_on_the_wrong_device_is_traced():
     named(out, "meet.py", {"wrong-device": where})
 
 
-def test_a_spawned_rank_that_fails_is_named_with_its_line():
+def test_a_spawned_rank_that_fails_is_named_with_its_line(rehearse):
     """Children of mp.spawn have GPUs and records; nvidia-smi answers in all."""
     code, out, err = rehearse(str(SCRIPTS / "spawn.py"), "fail")
     assert code == 1, out + err
@@ -247,7 +242,7 @@ def test_a_spawned_rank_that_fails_is_named_with_its_line():
 @pytest.mark.parametrize(
     ("how", "code", "said"), [("7", 7, ""), ("text", 1, "it ends because of this")]
 )
-def test_a_script_ends_as_under_python(how, code, said):
+def test_a_script_ends_as_under_python(rehearse, how, code, said):
     """Its threads are joined, its exit functions run, and its exit code is ours."""
     found, out, err = rehearse("--gpus=1", str(SCRIPTS / "ends.py"), how)
     assert found == code, out + err
@@ -263,7 +258,9 @@ sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
 """
 
 
-def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatch):
+def test_a_script_has_the_surroundings_that_python_gives_it(
+    rehearse, tmp_path, monkeypatch
+):
     """It may move, start scripts, reset counters, leave at once, and leave a mess.
 
     A launcher starts it, and the scripts that it starts are rehearsed; the process that
@@ -287,18 +284,7 @@ def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatc
     assert gone(out)
 
 
-def test_two_nodes_have_gpus_of_their_own():
-    """Both ranks are local rank 0; what loaders with workers read is known, too."""
-    words = *torchrun("ddp.py", "workers", ranks=1), ""
-    code, out, err = rehearse("--nodes=2", "--gpus=1", *words)
-    assert code == 0, out + err
-    assert re.search(r"ddp.py:\d+ +2 +32 +64 +ranks 0–1", out), out  # of the samples
-    assert "node0 cuda:0" in out and "node1 cuda:0" in out
-    assert "Findings: none" in out
-    assert "The guard compared ranks 0–1" in out and "It ended early" not in out
-
-
-def test_a_timeout_ends_all():
+def test_a_timeout_ends_all(rehearse):
     """The code is that of the program timeout, and a process deaf to SIGTERM ends."""
     words = "--timeout=12", "--gpus=1", str(SCRIPTS / "wait.py")
     code, out, err = rehearse(*words)
@@ -308,15 +294,16 @@ def test_a_timeout_ends_all():
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("words", "number", "code", "told"),
     [
-        (signal.SIGINT, 130, "stopped by Ctrl-C"),
-        (signal.SIGTERM, 143, "stopped by SIGTERM"),
+        (torchrun("wait.py", ranks=1), signal.SIGINT, 130, "stopped by Ctrl-C"),
+        ([str(SCRIPTS / "wait.py")], signal.SIGTERM, 143, "stopped by SIGTERM"),
     ],
+    ids=["SIGINT", "SIGTERM"],
 )
-def test_a_signal_ends_all_and_prints_the_report(number, code, told, tmp_path):
+def test_a_signal_ends_all_and_prints_the_report(words, number, code, told, tmp_path):
     """No process or folder is left, and the report says what was done until then."""
-    command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
+    command = [*REHEARSE, "--gpus=1", *words]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     said = job.stdout.readline()
@@ -329,14 +316,18 @@ def test_a_signal_ends_all_and_prints_the_report(number, code, told, tmp_path):
     assert gone(said) and left_in(tmp_path) == []
 
 
-def test_torchrun_leaves_no_folder_but_the_one_that_it_is_given(tmp_path):
-    """Its own torchelastic_* would stay in the folder for temporary files each time."""
+def test_torchrun_leaves_no_folder_but_the_one_that_it_is_given(rehearse, tmp_path):
+    """Where its logs go by default, the test of signals shows.
+
+    The script calls each collective once, as tutorials do, and nothing is found.
+    """
     folder = tmp_path / "temporary"
     folder.mkdir()
-    command, logs = torchrun("collectives.py"), f"--log-dir={tmp_path}/logs"
-    for words in command, [command[0], logs, *command[1:]]:
-        code, out, err = rehearse("--gpus=2", *words, TMPDIR=str(folder))
-        assert code == 0, out + err
+    program, *words = torchrun("collectives.py")
+    command = program, f"--log-dir={tmp_path}/logs", *words
+    code, out, err = rehearse("--strict", *command, TMPDIR=str(folder))
+    assert code == 0 and "Findings: none" in out, out + err
+    assert "['rank 0 on cuda:0', 'rank 1 on cuda:1'] nccl" in out
     assert left_in(folder) == [] and len(list(tmp_path.glob("logs/*"))) == 1
 
 
@@ -385,6 +376,15 @@ def test_a_wrong_option_is_refused_in_a_sentence(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_quiet_prints_no_report(monkeypatch, capsys):
+    """Whoever wants the file for programs may leave out the one for people."""
+    monkeypatch.setattr(launch, "run", lambda *about: (0, "exit code 0 after 1 s"))
+    for words, start in ([], "Rehearsal: exit code 0"), (["--quiet"], ""):
+        assert command.main([*words, "train.py"]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(start) and bool(out) == bool(start)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -411,7 +411,7 @@ def test_flags_of_python_stay_and_other_programs_are_left_alone():
     script = str(SCRIPTS / "ddp.py")
     made = rewrite(["python", "-O", script]), reach([sys.executable, "-O", script])
     for words in made:
-        assert words[-4:] == ["-O", "-m", "allranks.rehearse.child", script]
+        assert words[-4:] == ["-O", *CHILD, script]
     for words in ["python9.9", "train.py"], [sys.executable, "-I", "train.py"]:
         assert reach(words) == words
 
@@ -422,6 +422,8 @@ def test_two_dashes_end_torchruns_own_flags():
     made = rewrite(["torchrun", "--nproc-per-node=2", "--", script, "--logs", "x"])
     child = ["--", "allranks.rehearse.child", script, "--logs", "x"]
     assert made[-6:] == ["--module", *child] and made.count("--") == 1
+    agent = ["-m", "allranks.rehearse.agent", "torch.distributed.run"]
+    assert made[2:5] == agent
     made = rewrite(["torchrun", "--nproc-per-node=2", script, "--", script])
     assert made[-4:] == ["--", "allranks.rehearse.child", script, script]
 
@@ -468,12 +470,20 @@ if "torch.distributed.run" in sys.orig_argv:
 """
 
 
-def test_a_node_that_ends_first_disturbs_no_other(tmp_path):
-    """One torchrun is slow to read that all is done, when the other has ended."""
+def test_two_nodes_have_gpus_of_their_own_and_end_in_any_order(rehearse, tmp_path):
+    """Both ranks are local rank 0; what loaders with workers read is known, too.
+
+    One torchrun is slow to read that all is done, when the other has ended.
+    """
     Path(tmp_path, "sitecustomize.py").write_text(SLOW_TO_LEAVE)
-    words = "--nodes=2", "--gpus=1", *torchrun("ends.py", "0", ranks=1)
-    code, _, err = rehearse(*words, PYTHONPATH=str(tmp_path))
-    assert code == 0 and "slow to leave" in err, err
+    words = "--nodes=2", "--gpus=1", *torchrun("ddp.py", "workers", ranks=1), ""
+    code, out, err = rehearse(*words, PYTHONPATH=str(tmp_path))
+    assert code == 0, out + err
+    assert re.search(r"ddp.py:\d+ +2 +32 +64 +ranks 0–1", out), out  # of the samples
+    assert "node0 cuda:0" in out and "node1 cuda:0" in out
+    assert "Findings: none" in out
+    assert "The guard compared ranks 0–1" in out and "It ended early" not in out
+    assert "slow to leave" in err
     assert "frame #" not in err and "Error" not in err, err
 
 
@@ -522,21 +532,31 @@ def test_nvidia_smi_says_what_is_in_use_and_the_doctor_is_content(
     assert "CUDA Version: 12.8" in table and "3.0MiB / 38146MiB" in table
 
 
-TELLS = """
+ALONE = """
 import sys
 import torch
 gib = torch.cuda.get_device_properties(0).total_memory >> 30
 print(f"{sys.argv[1:]} of {torch.cuda.device_count()} with {gib}\\n", end="")
+torch.cuda.set_device(int(sys.argv[1][-1]))
+net = torch.nn.Linear(8, 1).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
 """
 
 
-def test_the_old_launcher_passes_the_local_rank_and_counts_the_gpus(tmp_path):
-    """By "gpu" it means those that are visible; one without a name has 80 GiB."""
-    script = tmp_path / "tells.py"
-    script.write_text(TELLS)
+def test_the_old_launcher_passes_the_local_rank_and_counts_the_gpus(rehearse, tmp_path):
+    """By "gpu" it means those that are visible; one without a name has 80 GiB.
+
+    The script joins no group, so each rank trains for itself.
+    """
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
     launcher = "python", "-m", "torch.distributed.launch", "--nproc-per-node=gpu"
     words = "--gpus=4", *launcher, str(script), "--lr=1"
     code, out, err = rehearse(*words, CUDA_VISIBLE_DEVICES="3,1")
     assert code == 0, err
     for rank in range(2):
         assert f"['--local-rank={rank}', '--lr=1'] of 2 with 80\n" in out
+    named(out, "alone.py", {"gradients-not-averaged": "", "idle-gpu": ""})

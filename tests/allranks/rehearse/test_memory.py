@@ -5,6 +5,14 @@ import pytest
 from allranks import Ranks
 from allranks.rehearse import memory
 
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Yield one rank, whose virtual GPU each test plugs in anew."""
+    with Ranks(1) as ranks:
+        yield ranks
+
+
 TRAIN = """
 from types import SimpleNamespace
 from allranks import vgpu
@@ -26,10 +34,9 @@ peak == machine.devices[0].peak == sum(held.values()), dict(held)
 """
 
 
-def test_the_holders_add_up_to_the_peak():
+def test_the_holders_add_up_to_the_peak(ranks):
     """A weight of 64 × 64 and three vectors of 64, each in blocks of 512 bytes."""
-    with Ranks(1) as ranks:
-        ((adds_up, held),) = ranks.run(TRAIN)
+    ((adds_up, held),) = ranks.run(TRAIN)
     blocks = 64 * 64 * 4 + 3 * 512
     assert adds_up
     assert held["parameters"] == held["gradients"] == blocks
@@ -60,11 +67,10 @@ weight.grad, dict(holders.peaks[0][1])
 @pytest.mark.parametrize(
     "how", ["weight.grad = None", "del weight.grad", "net.zero_grad()"]
 )
-def test_a_peak_may_end_with_the_free_of_a_gradient(how):
+def test_a_peak_may_end_with_the_free_of_a_gradient(ranks, how):
     """It is counted among the gradients, though C++ is just about to free it."""
     code = ENDS.replace("HOW", repr(how))
-    with Ranks(1) as ranks:
-        ((left, held),) = ranks.run(code)
+    ((left, held),) = ranks.run(code)
     assert left is None
     assert held["parameters"] == held["gradients"] == 64 * 64 * 4
     assert held["optimizer"] == 2 * 64 * 64 * 4 + 512  # a fused one's step, too
@@ -97,10 +103,9 @@ seen, readers == [threading.get_ident()]
 """
 
 
-def test_a_thread_that_only_watches_leaves_the_reading_to_others():
+def test_a_thread_that_only_watches_leaves_the_reading_to_others(ranks):
     """C++ replaces gradients without Python's lock, so reading one there may crash."""
-    with Ranks(1) as ranks:
-        ((seen, by_its_owner),) = ranks.run(WATCHED)
+    ((seen, by_its_owner),) = ranks.run(WATCHED)
     assert seen == [4096] and by_its_owner
 
 
@@ -150,13 +155,12 @@ tried, fits, over, memory.estimate_batch(lacking, limit, 0), train(8, limit, 1)[
 """
 
 
-def test_a_larger_batch_has_the_peak_that_was_extrapolated():
+def test_a_larger_batch_has_the_peak_that_was_extrapolated(ranks):
     """From 8 samples: the largest that fits does, and one that is 10 % larger not.
 
     When that one has run out of memory, no batch that fits is said to be too large.
     """
-    with Ranks(1) as ranks:
-        ((tried, fits, over, estimate, once),) = ranks.run(FIT)
+    ((tried, fits, over, estimate, once),) = ranks.run(FIT)
     peak, growth, best, there, far = tried
     assert growth.batch == 8  # no DataLoader says so, but what the model was given
     moments = growth.moments
@@ -198,8 +202,7 @@ dict(holders.peaks[0][1])
 """
 
 
-def test_the_weights_of_a_copied_model_are_parameters():
+def test_the_weights_of_a_copied_model_are_parameters(ranks):
     """No optimizer has a moving average's, and no module registers them."""
-    with Ranks(1) as ranks:
-        (held,) = ranks.run(COPIED)
+    (held,) = ranks.run(COPIED)
     assert held["parameters"] == 2 * 64 * 64 * 4 and "activations" not in held

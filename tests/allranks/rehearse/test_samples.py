@@ -1,5 +1,7 @@
 """Which samples are read, and what counts as a step."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -62,3 +64,13 @@ def test_models_keep_their_order():
     for model in models:
         seen.add_ddp_model(model)
     assert list(seen.ddp_models) == models
+
+
+def test_an_optimizer_that_was_copied_is_followed():
+    """Nobody has made it, so it is known from its first step on."""
+    seen = replicas.Replicas([], guard=False, patience_s=1)
+    made = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    seen.add_optimizer(made)
+    copied = copy.deepcopy(made)
+    seen.before_step(copied)
+    assert list(seen.optimizers) == [made, copied]

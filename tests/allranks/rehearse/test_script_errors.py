@@ -13,7 +13,7 @@ import torch
 from torch.utils import cpp_extension
 
 from allranks.rehearse import lines, recorder, records, script_errors
-from tests.allranks.rehearse.running import SCRIPTS, rehearse, sentences
+from tests.allranks.rehearse.running import SCRIPTS, sentences
 
 SOURCE = """import torch
 def meet(mask):
@@ -144,25 +144,27 @@ calls = {
     "load_inline": lambda: cpp_extension.load_inline("k", "", "__global__ void f();"),
     "with_cuda": lambda: cpp_extension.load("k", ["k.cpp"], with_cuda=True),
 }
-try:
-    with recorder.failures():
-        calls[sys.argv[1]]()
-except NotImplementedError as error:
-    print(error, *error.__notes__)
+for name, call in calls.items():
+    try:
+        with recorder.failures():
+            call()
+    except NotImplementedError as error:
+        print(name, error, *error.__notes__)
 """
 
 
-@pytest.mark.parametrize("call", ["load", "load_inline", "with_cuda"])
-def test_a_source_in_cuda_is_refused_before_it_is_compiled(call, tmp_path):
+def test_a_source_in_cuda_is_refused_before_it_is_compiled(tmp_path):
     """nvcc would take minutes, and a lock would stay if it were ended."""
     env = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
-    words = [sys.executable, "-c", COMPILING, call]
+    words = [sys.executable, "-c", COMPILING]
     done = subprocess.run(words, env=env, capture_output=True, text=True)
-    said = done.stdout
-    assert "is for CUDA, and nvcc is not started" in said, done.stderr
-    assert (
-        f"cpp_extension.{call.replace('with_cuda', 'load')} compiles for a real" in said
-    )
+    said = done.stdout.splitlines()
+    assert len(said) == 3, done.stderr
+    for line, call in zip(said, ("load", "load_inline", "with_cuda"), strict=True):
+        function = call.replace("with_cuda", "load")
+        assert line.startswith(f"{call} ")
+        assert "is for CUDA, and nvcc is not started" in line
+        assert f"cpp_extension.{function} compiles for a real" in line
     assert not list(tmp_path.rglob("lock"))
 
 
@@ -185,7 +187,7 @@ def test_an_extension_for_gpus_is_named(monkeypatch, tmp_path):
     assert script_errors.advice(RuntimeError("CUDA")) == ""
 
 
-def test_a_tensor_that_the_laptop_cannot_hold_is_no_fault_of_the_gpu():
+def test_a_tensor_that_the_laptop_cannot_hold_is_no_fault_of_the_gpu(rehearse):
     """torch's own error stays, and the way out stands beside it."""
     code, out, err = rehearse("--gpus=1", str(SCRIPTS / "large.py"))
     assert code == 1, out + err

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.allranks.rehearse.running import SCRIPTS, rehearse, torchrun
+from tests.allranks.rehearse.running import SCRIPTS, torchrun
 
 STYLES = {
     "imagenet.py": r"epoch 1: loss \d\.\d{3}, accuracy 0\.\d(?s:.*)Samples\n.*\n.* 2 +",
@@ -18,7 +18,6 @@ STYLES = {
     "tensor_parallel.py": r"step 5: loss 2\.",
     "pipeline.py": r"loss 0\.\d{3}",
     "zero.py": r"loss \d+\.\d{3}, 6 states, Virtual GPU",
-    "collectives.py": r"\['rank 0 on cuda:0', 'rank 1 on cuda:1'\] nccl",
 }
 ALONE = {
     "imagenet.py",
@@ -27,7 +26,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("script", STYLES)
-def test_a_script_for_gpus_runs(script, tmp_path, monkeypatch):
+def test_a_script_for_gpus_runs(rehearse, script, tmp_path, monkeypatch):
     """It ends as on GPUs, and a strict rehearsal has nothing to say."""
     monkeypatch.chdir(tmp_path)  # some write a checkpoint
     words = [str(SCRIPTS / script)] if script in ALONE else torchrun(script)

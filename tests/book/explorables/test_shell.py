@@ -13,7 +13,6 @@ PAGES = {  # where each explorable is shown
     for page in sorted(ROOT.glob("book/*.md"))
     for name in FIGURE.findall(page.read_text("utf8"))
 }
-EACH = pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
 SETTLED = "() => document.getAnimations().every(a => a.playState !== 'running')"
 
 
@@ -39,10 +38,21 @@ def layout(x) -> list[float]:
     return x.box.evaluate(LAYOUT)
 
 
-@EACH
-def test_the_drawing_comes_first_and_fits_a_phone(explore, name, page):
-    """It begins above all controls, at the top of the figure, and takes its width."""
+@pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
+def test_what_holds_for_every_explorable(explore, name, page):
+    """On a phone, on a page that is loaded once for all of it."""
     x = explore(page, name, asked=True)
+    the_drawing_comes_first_and_fits(x)
+    for asked in x.box.get_by_role("button", name="Just show me").all():
+        asked.click()
+    x.unfold()
+    what_a_finger_touches_is_large_enough(x)
+    nothing_moves_while_a_reader_changes_it(x)
+    no_word_lies_on_another(x)
+
+
+def the_drawing_comes_first_and_fits(x) -> None:
+    """Check that it begins above all controls, at the figure's top, in its width."""
     above, form = layout(x)
     drawing = place(x.box.locator(".x-stage svg, .x-cells").first)
     box = place(x.box)
@@ -52,10 +62,8 @@ def test_the_drawing_comes_first_and_fits_a_phone(explore, name, page):
     assert drawing["x"] + drawing["width"] <= box["x"] + box["width"]
 
 
-@EACH
-def test_what_a_finger_touches_is_large_enough(explore, name, page):
-    """Each control outside of the drawing is 44 px high, or its label is."""
-    x = explore(page, name)
+def what_a_finger_touches_is_large_enough(x) -> None:
+    """Check that each control outside of the drawing is 44 px high, or its label is."""
     small = x.box.evaluate(
         """box => [...box.querySelectorAll(
             "button, select, input, summary, .x-say")].filter(one => {
@@ -67,10 +75,8 @@ def test_what_a_finger_touches_is_large_enough(explore, name, page):
     assert not small
 
 
-@EACH
-def test_nothing_moves_while_a_reader_changes_it(explore, name, page):
-    """The drawing keeps its height, so that what a finger is on stays there."""
-    x = explore(page, name)
+def nothing_moves_while_a_reader_changes_it(x) -> None:
+    """Check that the drawing keeps its height: what a finger is on stays there."""
     first, before, changes = layout(x), x.box.inner_html(), 0
     sliders = x.box.locator("input.x-slider:visible, .x-step:visible input")
     for number in range(sliders.count()):
@@ -118,10 +124,8 @@ ON_EACH_OTHER = """async box => {
 }"""
 
 
-@EACH
-def test_no_word_lies_on_another(explore, name, page):
-    """On a phone, at both ends of each slider, and with each choice."""
-    x = explore(page, name)
+def no_word_lies_on_another(x) -> None:
+    """Check both ends of each slider, and each choice."""
     assert not x.box.evaluate(ON_EACH_OTHER)
 
 

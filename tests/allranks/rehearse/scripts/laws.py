@@ -1,6 +1,5 @@
 """Train with DDP or by hand; words are mistakes, and "right" cures all of them."""
 
-import copy
 import os
 import sys
 
@@ -12,10 +11,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 right, by_hand = "right" in sys.argv, "by-hand" in sys.argv
 local_rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local_rank)
-group = right or "alone" not in sys.argv  # without one, nobody talks
-if group:
-    over_host = "gloo" in sys.argv and not right
-    dist.init_process_group("gloo" if over_host else "nccl")
+over_host = "gloo" in sys.argv and not right
+dist.init_process_group("gloo" if over_host else "nccl")
 torch.manual_seed(local_rank)
 
 
@@ -38,16 +35,13 @@ if by_hand:
     if right:
         for p in net.parameters():
             dist.broadcast(p.data, 0)
-elif group:
+else:
     model = DDP(
         net,
         device_ids=[local_rank],
         broadcast_buffers="buffers" in sys.argv and not right,
     )
 optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
-if "copied" in sys.argv:  # such an optimizer was never built
-    net, optimizer = copy.deepcopy((net, optimizer))
-    model = net
 passes = 2 if "accumulate" in sys.argv else 1
 for _ in range(6):
     for number in range(passes):
@@ -68,5 +62,4 @@ if "save" in sys.argv:
     torch.save({"net": net.state_dict()}, name)
 if "keys" in sys.argv and local_rank == 0:
     torch.save((net if right else model).state_dict(), "keys.pt")
-if group:
-    dist.destroy_process_group()
+dist.destroy_process_group()
