@@ -19,10 +19,8 @@ sizes)`; then `min` over `end` of `(max(sum(costs[first:end]), rest), (end - fir
 *sizes))`.
 """
 
+
 # %% solution
-import functools
-
-
 def ex6_1(costs, num_stages):
     """Return the sizes of the stages whose slowest one is fastest."""
 

@@ -49,11 +49,12 @@ CASES = {
 }
 
 
-def stepped(start, velocity, mean, lr, momentum, nesterov=True, sign=1):
-    """Return start and velocity after an outer step."""
-    g = sign * (start - mean)
-    velocity = momentum * velocity + g
-    return start - lr * (g + momentum * velocity if nesterov else velocity), velocity
+def outcome(answer, weights, start, velocity, lr, momentum):
+    """Return weights, start and velocity after an outer step."""
+    weights = [nn.Parameter(w.clone()) for w in weights]
+    start, velocity = [s.clone() for s in start], [v.clone() for v in velocity]
+    answer(weights, start, velocity, lr, momentum)
+    return [w.detach() for w in weights], start, velocity
 
 
 def check(answer, case):
@@ -62,57 +63,31 @@ def check(answer, case):
         begun = [torch.randn(s, generator=seed).to(dtype) for s in (shape, (2,))]
         start = [b.float() for b in begun]
         velocity = [torch.zeros_like(s) for s in start]
-        weights = [nn.Parameter(b.clone()) for b in begun]
-        known = [(s.clone(), v.clone()) for s, v in zip(start, velocity)]
         for number in range(1, rounds + 1):
             drifted = []  # by rank
             for r in range(world_size):
                 moves = [torch.randn(s.shape, generator=seed) for s in start]
-                pairs = zip([s for s, _ in known], moves)
-                drifted.append([(s + (0.1 + 0.1 * r) * m).to(dtype) for s, m in pairs])
-            with torch.no_grad():
-                for weight, value in zip(weights, drifted[rank]):
-                    weight.copy_(value)
-            answer(weights, start, velocity, lr, momentum)
-            for i, (weight, s, v) in enumerate(zip(weights, start, velocity)):
-                every = [values[i] for values in drifted]
-                at, task = f"[{i}] after round {number}", (lr, momentum)
-                known[i] = judge(at, weight, s, v, every, *known[i], *task)
-
-
-def judge(at, weight, start, velocity, every, old, old_v, lr, momentum):
-    """Compare all that the step leaves; return what start and velocity should be."""
-    sums, rough = sum(w.float() for w in every), sum(every[1:], every[0])
-    mean, own = sums / world_size, every[rank]
-
-    def step(mean, **how):
-        return stepped(old, old_v, mean, lr, momentum, **how)
-
-    want, want_v = step(mean)
-    compare(f"start{at}", start, want, {
-        "This is the mean of the weights; the outer step is missing.": mean,
-        "It holds what it held before.": old,
-        "This goes along the velocity, without Nesterov's look ahead.":
-            step(mean, nesterov=False)[0],
-        "This goes the other way: the gradient has the wrong sign.":
-            step(mean, sign=-1)[0],
-        "This is the step of its own weights, not of the mean.": step(own.float())[0],
-        "The weights were summed, and not averaged.": step(sums)[0],
-        "The mean was rounded to bfloat16 on the way.":
-            step((rough / world_size).float())[0],
-        "This uses the velocity of the round before.":
-            old - lr * (old - mean + momentum * old_v),
-    }, 1e-4, 1e-5)  # fmt: skip
-    compare(f"velocity{at}", velocity, want_v, {
-        "It is what it was before.": old_v,
-        "The learning rate does not belong into it.": lr * want_v,
-    }, 1e-4, 1e-5)  # fmt: skip
-    near = (1e-2, 1e-2) if weight.dtype == torch.bfloat16 else (1e-4, 1e-5)
-    compare(f"weights{at}", weight.detach(), want.to(weight.dtype), {
-        "This is the mean of the weights.": mean.to(weight.dtype),
-        "These are the weights that the rank came with.": own,
-    }, *near)  # fmt: skip
-    return want, want_v
+                moved = [s + (0.1 + 0.1 * r) * m for s, m in zip(start, moves)]
+                drifted.append([w.to(dtype) for w in moved])
+            task = drifted[rank], start, velocity, lr, momentum
+            got = outcome(answer, *task)
+            want, known = reference(got, outcome, *task)
+            for i in range(2):
+                at, (weight, begun, v) = f"[{i}] after round {number}", want
+                values = {sentence: s[i] for sentence, (_, s, _) in known.items()}
+                values["It holds what it held before."] = start[i]
+                compare(f"start{at}", got[1][i], begun[i], values, 1e-4, 1e-5)
+                compare(f"velocity{at}", got[2][i], v[i], {
+                    "It is what it was before.": velocity[i],
+                    "The learning rate does not belong into it.": lr * v[i],
+                }, 1e-4, 1e-5)  # fmt: skip
+                mean = sum(weights[i].float() for weights in drifted) / world_size
+                near = (1e-2, 1e-2) if dtype == torch.bfloat16 else (1e-4, 1e-5)
+                compare(f"weights{at}", got[0][i], weight[i], {
+                    "This is the mean of the weights.": mean.to(dtype),
+                    "These are the weights that the rank came with.": drifted[rank][i],
+                }, *near)  # fmt: skip
+            _, start, velocity = want
 
 
 # %% right: averages the differences, all in one message, and lets torch step
@@ -138,17 +113,23 @@ def ex8_4(weights, start, velocity, lr, momentum):
 
 
 # %% wrong: averages the weights, as local SGD does
+# > This is the mean of the weights; the outer step is missing.
 # ~ lr * (g + momentum * v) => g
 # %% wrong: plain momentum
+# > This goes along the velocity, without Nesterov's look ahead.
 # ~ (g + momentum * v) => v
 # %% wrong: the gradient's sign
+# > This goes the other way: the gradient has the wrong sign.
 # ~ begun - mean / dist.get_world_size() => mean / dist.get_world_size() - begun
+# %% wrong: each rank steps with its own difference
+# > This is the step of its own weights, not of the mean.
+# ~ mean / dist.get_world_size() => weight
+# %% wrong: sums, and forgets to divide
+# > The weights were summed, and not averaged.
+# ~ mean / dist.get_world_size() => mean
+# %% wrong: averages in bfloat16
+# > The mean was rounded to bfloat16 on the way.
+# ~ mean = weight.to(torch.float32, copy=True) => mean = weight.clone()
 # %% wrong: start stays where it was
 # - begun.sub_(lr * (g + momentum * v))
 # ~ begun => begun - lr * (g + momentum * v)
-# %% wrong: each rank steps with its own difference
-# ~ mean / dist.get_world_size() => weight
-# %% wrong: averages in bfloat16
-# ~ mean = weight.to(torch.float32, copy=True) => mean = weight.clone()
-# %% wrong: sums, and forgets to divide
-# ~ mean / dist.get_world_size() => mean

@@ -100,9 +100,6 @@ def judge(every, numbers):
 
 
 # %% right: counts who is still there, and looks one batch ahead
-import itertools
-
-
 def ex9_4(stream, step):
     group = dist.new_group()
     ahead = itertools.chain(stream, itertools.repeat(None))

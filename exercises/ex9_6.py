@@ -49,8 +49,6 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 
 
 # %% check
-import itertools
-import json
 from collections import Counter
 
 CASES = {  # samples, then the jobs of an epoch: (ranks, batch size, steps or None)
@@ -156,9 +154,6 @@ def judge(read, num, epoch, jobs, firsts):
 
 
 # %% right: one number since the training began, and blocks instead of cards
-import random
-
-
 def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
     read = state["read"] if state else 0
     epoch = read // num_samples
