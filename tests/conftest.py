@@ -1,5 +1,6 @@
 """Settings of all tests: a browser is needed where CI runs, threads are few."""
 
+import gc
 import os
 import signal
 
@@ -7,6 +8,7 @@ import pytest
 
 from book._tools.browser import MISSING, find
 
+gc.disable()  # collection imports torch and much else, none of which is garbage
 CPU_BUILD = "it shows what a CPU build of torch says, and this is a CUDA build"
 
 
@@ -23,6 +25,12 @@ def pytest_collection_modifyitems(items) -> None:
         cell = getattr(item, "cell", None)  # of a notebook
         if cell and "cpu-build" in cell.metadata.get("tags", []) and cuda_build():
             item.add_marker(pytest.mark.skip(reason=CPU_BUILD))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of each later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -59,8 +59,13 @@ def drawers() -> dict[int, int]:
     """Return the states of NumPy's and Python's generators, a program's own too."""
     numpy = sys.modules.get("numpy")
     kinds = (random.Random, numpy.random.BitGenerator) if numpy else random.Random
+    everybodys = [
+        random.random.__self__
+    ]  # gc lists none that was frozen, as a script's
+    if numpy:  # own are if it freezes what imports have made
+        everybodys.append(numpy.random.get_bit_generator())
     states = {}
-    for thing in gc.get_objects():
+    for thing in [*everybodys, *gc.get_objects()]:
         kind = type(thing)
         if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
             state = thing.getstate() if hasattr(thing, "getstate") else thing.state

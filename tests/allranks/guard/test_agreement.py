@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from allranks import Ranks
 from allranks.guard.agreement import Agreement
 from allranks.guard.exchange import START, Exchange, GuardError
 from allranks.guard.hooks import ForwardHooks, ProgramHooks
@@ -123,3 +124,16 @@ def test_after_join_the_scale_grew_by_calls():
     rows = [first.numbers("after Join"), second.numbers("after Join")]
     with pytest.raises(GuardError, match=r"made 3, 4 steps\. Each called update\(\)"):
         first.judge("after Join", rows)
+
+
+def test_generators_of_all_are_seen_although_they_are_frozen():
+    """A script's ``job`` and live ranks freeze what their imports have made."""
+    with Ranks(1) as ranks:
+        code = (
+            "import gc, random\nimport numpy\n"
+            "from allranks.guard.randomness import drawers\n"
+            "gc.freeze()\nbefore = drawers()\n{}\n"
+            "len(drawers().items() - before.items())"
+        )
+        for draw in "random.random()", "numpy.random.rand()":
+            assert ranks.run(code.format(draw)) == [1]
