@@ -59,11 +59,9 @@ def drawers() -> dict[int, int]:
     """Return the states of NumPy's and Python's generators, a program's own too."""
     numpy = sys.modules.get("numpy")
     kinds = (random.Random, numpy.random.BitGenerator) if numpy else random.Random
-    everybodys = [
-        random.random.__self__
-    ]  # gc lists none that was frozen, as a script's
-    if numpy:  # own are if it freezes what imports have made
-        everybodys.append(numpy.random.get_bit_generator())
+    # The global ones by name: live ranks freeze them, and gc lists nothing frozen.
+    everybodys = [random.random.__self__]
+    everybodys += [numpy.random.get_bit_generator()] if numpy else []
     states = {}
     for thing in [*everybodys, *gc.get_objects()]:
         kind = type(thing)
