@@ -19,7 +19,7 @@ from book._tools import notebooks
 
 RUNS = ROOT / "book" / "_runs"
 DRAFTS = sorted(ROOT.glob("scripts/draft_*.py"))
-SCRIPTS = [*sorted(ROOT.glob("scripts/ch[0-9]*.py")), *DRAFTS]
+SCRIPTS = [*sorted(ROOT.glob("scripts/[cs]*_*.py")), *DRAFTS]  # ch1_…, start_…
 ALL_SCRIPTS = sorted({*ROOT.glob("scripts/[a-z]*.py")} - {*DRAFTS})
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
@@ -63,7 +63,8 @@ class TestScript:
         """
         text = ast.get_docstring(ast.parse(script.read_text("utf8")))
         number = re.match(r"ch(\d+)_", script.stem)
-        kind = f"Chapter {number[1]}" if number else "Draft"
+        kind = f"Chapter {number[1]}" if number else script.stem.partition("_")[0]
+        kind = {"draft": "Draft", "start": "Start here"}.get(kind, kind)
         assert re.match(rf"{kind} - [^\n]+\.\n", text)
         stated = re.findall(r"^    ((?:torchrun|python) .+)$", text, re.MULTILINE)
         assert stated, "no command in the docstring"
@@ -100,7 +101,7 @@ def test_nothing_stands_in_two_scripts():
     assert twice == [["ch4_ranks.setup", "ch5_ddp.setup", "ch5_ddp_spawn.setup"]]
 
 
-@pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS}))
+@pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS} - {"start"}))
 def test_a_chapter_has_three_doors_and_a_test(number):
     """One stem names page, notebook, script and test; the page has all variants.
 

@@ -61,7 +61,7 @@ def record(page: Path) -> set[str]:
 def scripts(page: Path) -> dict[str, executed.Run]:
     """Return a run, about to begin, for each of its own scripts that a page starts."""
     lines = "\n".join(c.line for c in records.commands(page.read_text("utf8")))
-    names = set(re.findall(r"\bscripts/(ch\w+\.py)", lines))
+    names = set(re.findall(r"\bscripts/(\w+\.py)", lines))
     own = f"{page.stem.partition('_')[0]}_"
     paths = [ROOT / "scripts" / name for name in sorted(names) if name.startswith(own)]
     return {path.name: executed.Run.of(ROOT, path) for path in paths}

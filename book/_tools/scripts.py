@@ -17,7 +17,7 @@ def main(folder: str = "_build/scripts") -> None:
     """Write all scripts into a folder, and the text that some of them read."""
     place = ROOT / folder
     place.mkdir(parents=True, exist_ok=True)
-    for path in sorted(ROOT.glob("scripts/ch[0-9]*.py")):
+    for path in sorted(ROOT.glob("scripts/[cs]*_*.py")):
         (place / path.name).write_text(one_file(path), "utf8")
     for path in ROOT.glob("scripts/*.txt"):
         shutil.copy(path, place)

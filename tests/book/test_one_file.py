@@ -12,7 +12,7 @@ from allranks.base.paths import ROOT
 from book._ext.runs import executed
 from book._ext.runs.one_file import one_file
 
-SCRIPTS = sorted(ROOT.glob("scripts/ch[0-9]*.py"))
+SCRIPTS = sorted(ROOT.glob("scripts/[cs]*_*.py"))
 TORCHRUN = "-m", "torch.distributed.run", "--standalone"
 
 

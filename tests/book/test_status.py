@@ -26,9 +26,9 @@ def test_every_notebook_script_and_specimen_ran_as_it_is_now():
 
 def test_each_script_is_run_by_its_chapters_page():
     """A script that its page doesn't run would never have a recorded run."""
-    pages = sorted(ROOT.glob("book/ch*.md"))
+    pages = sorted(ROOT.glob("book/*.md"))
     run = {name for page in pages for name in execute.scripts(page)}
-    assert run == {path.name for path in ROOT.glob("scripts/ch[0-9]*.py")}
+    assert run == {path.name for path in ROOT.glob("scripts/[cs]*_*.py")}
 
 
 @pytest.fixture

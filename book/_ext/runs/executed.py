@@ -18,7 +18,7 @@ from book._ext.runs import inputs, one_file
 DATA = "book/_data/status.json"
 FOLDERS = {
     "notebooks": "*.ipynb",
-    "scripts": "ch[0-9]*.py",
+    "scripts": "[cs]*_*.py",  # of chapters, and of the page Start here
     "errata": "*.py",
     "clinic": "*.py",
 }
