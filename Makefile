@@ -1,4 +1,4 @@
-# The two commands are "make book" and "make test"; "make" alone lists the rest.
+# A reader needs "make book" and "make lab"; "make" alone lists the rest.
 # Each target sets up what it needs, and does nothing when nothing changed.
 PYTHON ?= python3
 TORCH_INDEX ?=# an index of torch wheels, e.g. the CPU one from PyTorch's install page

@@ -11,10 +11,7 @@ from tests.quiz.proofs import law
 
 BACKED = {  # by something that can't run here, or that runs elsewhere
     "ch1_utilisation": "needs a GPU; nvidia-smi's manual, as the page says",
-    "ch1_what_to_install": "needs a CUDA wheel; the thread linked on the page",
     "ch1_too_late": "errata/a3_visible_devices_too_late.py",
-    "ch1_bus_error": "tests/test_ch1_environment.py::"
-    "test_a_worker_without_room_in_shm_raises_what_the_page_says",
 }
 
 
