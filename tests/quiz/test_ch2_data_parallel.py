@@ -7,7 +7,6 @@ from torch import nn
 
 from allranks import vgpu
 from allranks.topics.batches.sums import global_batch_size
-from allranks.topics.data_parallel.sums import step_bytes
 from tests.quiz.proofs import law
 
 
@@ -37,18 +36,6 @@ def test_ch2_test_without_gpu():
     assert set(model.state_dict()) == {"module.weight", "module.bias"}
 
 
-@law
-def test_ch2_share(batch, gpus):
-    shares = torch.arange(batch).chunk(gpus)
-    assert {len(share) for share in shares} == {len(shares[0])}
-    return len(shares[0])
-
-
-@law
-def test_ch2_idle_devices(batch, gpus):
-    return len(torch.arange(batch).chunk(gpus))
-
-
 def test_ch2_what_survives():
     """With PyTorch's own class, only what replica 0 writes in place survives."""
 
@@ -69,11 +56,6 @@ def test_ch2_what_survives():
         net = Net().to("vgpu:0")
         nn.DataParallel(net, [0, 1, 2, 3])(torch.ones(8, device="vgpu:0"))
         assert (net.number, net.in_place.item(), net.assigned.item()) == (0, 1, 0)
-
-
-@law
-def test_ch2_bytes(weights, gpus):
-    return step_bytes(gpus, param_bytes=weights, output_bytes=0)[0][0]
 
 
 def test_ch2_more_gpus():

@@ -9,21 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from allranks import vgpu
-from allranks.topics.topology.sums import equal_nodes, rank_of
 from tests.quiz.proofs import hang, law
-
-
-def test_ch3_prefix():
-    """Loading keys with a prefix gives this message, and stripping it repairs that."""
-    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(2, 1))).state_dict()
-    net = nn.Sequential(nn.Linear(2, 1))
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*module\.0\.weight"):
-        net.load_state_dict(wrapped)
-    consume_prefix_in_state_dict_if_present(wrapped, "module.")
-    net.load_state_dict(wrapped)
 
 
 def test_ch3_strict():
@@ -38,46 +26,12 @@ def test_ch3_strict():
         nn.Linear(3, 1).load_state_dict(net.state_dict(), strict=False)
 
 
-def test_ch3_fresh_adam():
-    """The first loss is the same, but the first step moves each weight by the rate."""
-    torch.manual_seed(0)
-    x, rate = torch.randn(8, 4), 0.1
-    net = nn.Linear(4, 1)
-    adam = torch.optim.Adam(net.parameters(), lr=rate)
-
-    def step(net, adam, seed):
-        noise = torch.randn(8, 1, generator=torch.Generator().manual_seed(seed))
-        loss = (net(x) - noise).square().mean()
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-        return loss.item()
-
-    for seed in range(300):
-        step(net, adam, seed)
-    resumed = nn.Linear(4, 1)
-    resumed.load_state_dict(net.state_dict())
-    fresh, before = torch.optim.Adam(resumed.parameters(), lr=rate), net.weight.clone()
-    assert step(net, adam, 300) == step(resumed, fresh, 300)
-    assert (net.weight - before).abs().max() < rate / 2
-    moved = (resumed.weight - before).abs()
-    torch.testing.assert_close(moved, torch.full_like(moved, rate), rtol=1e-2, atol=0)
-
-
 @law
 def test_ch3_next_epoch(last, total):
     done = list(range(last + 1))
     return next(
         s for s in range(total) if done + list(range(s, total)) == [*range(total)]
     )
-
-
-def test_ch3_who_saves():
-    """One rank per machine has local rank 0, but only one of all has rank 0."""
-    nodes = equal_nodes(2, 4)
-    ranks = [(rank_of(nodes, n, i), i) for n in range(2) for i in range(4)]
-    assert sum(local_rank == 0 for _, local_rank in ranks) == 2
-    assert sum(rank == 0 for rank, _ in ranks) == 1
 
 
 def test_ch3_barrier(two, tmp_path):
