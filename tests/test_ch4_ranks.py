@@ -24,9 +24,16 @@ from allranks.topics.topology.sums import (
 from scripts import ch4_ranks
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "ch4_ranks.md"
+HELLO = PAGE.parent / "_examples" / "hello.py"
 SAID = re.compile(
     r"node_rank (\d+), local_rank (\d+), device cpu: rank = (\d+) \+ (\d+)"
 )
+
+
+def test_the_first_script_says_rank_and_world_size():
+    """Each of four ranks prints one line, as the page says."""
+    lines = launch(HELLO, 4).lines
+    assert lines == {rank: [f"rank {rank} of 4"] for rank in range(4)}
 
 
 def test_every_rank_says_what_the_arithmetic_says():

@@ -210,7 +210,7 @@ def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
     reader.solve("ch4_rank_or_local")
     page = reader.open(PAGE)
     assert reader.tally("ch4_device").startswith("✓ solved · 2 of ")
-    assert reader.tally("ch4_visible").startswith("2 of ")
+    assert reader.tally("ch4_global_batch").startswith("2 of ")
     reader.open(NOTEBOOK)
     box = page.get_by_label("I have done exercise 4.1")
     box.focus()
@@ -267,7 +267,7 @@ def test_the_map_says_what_is_done_and_nothing_else(reader):
     page = reader.open("book/intro")
     marks = page.locator(".map-progress")
     assert marks.count() > 10 and not "".join(marks.all_inner_texts())
-    done = {"quiz": {"ch4_device": 1, "ch4_rank": 1}, "exercise": {"ex5_1": 1}}
+    done = {"quiz": {"ch4_device": 1, "ch4_rank_or_local": 1}, "exercise": {"ex5_1": 1}}
     store = "done => localStorage.setItem('allranks.progress', JSON.stringify(done))"
     page.evaluate(store, done)
     page.reload()

@@ -8,26 +8,12 @@ import socket
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 from allranks.base.paths import ROOT
-from allranks.topics.batches.sums import global_batch_size, steps_per_epoch
-from allranks.topics.topology.sums import (
-    device_of,
-    equal_nodes,
-    rank_of,
-    visible_devices,
-)
+from allranks.topics.batches.sums import global_batch_size
+from allranks.topics.topology.sums import device_of, equal_nodes, visible_devices
 from tests.quiz.proofs import C10D, hang, law, rendezvous
-
-BACKED = {  # by something that can't run here, or that runs elsewhere
-    "ch4_first_failure": "tests/test_ch5_ddp.py::test_one_failing_rank_ends_all",
-}
-
-
-@law
-def test_ch4_rank(nodes, gpus, node, local):
-    return rank_of(equal_nodes(nodes, gpus), node, local)
 
 
 def test_ch4_device():
@@ -51,18 +37,6 @@ def test_ch4_rank_or_local():
 
     assert len(read(lambda node, local: node * 4 + local)) == 80
     assert len(read(lambda node, local: local)) == 40
-
-
-def test_ch4_visible():
-    """The list of visible devices ends at −1, and naming a GPU twice hides them all."""
-    assert visible_devices("0,2,-1,1", num_gpus=4) == [0, 2]
-    assert visible_devices("1,1", num_gpus=4) == []
-
-
-def test_ch4_backend():
-    """PyTorch itself names gloo for the CPU and NCCL for CUDA."""
-    assert dist.get_default_backend_for_device("cpu") == "gloo"
-    assert dist.get_default_backend_for_device("cuda") == "nccl"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +71,8 @@ def test_no_page_gives_c10d_the_limit_of_a_static_rendezvous():
     assert found and not [x for x in found if bare.search(x) and "static" not in x]
 
 
-def test_ch4_rdzv_count():
-    """The static rendezvous of the command gives up before any rank is started."""
+def test_torchrun_starts_no_rank_before_all_nodes_are_there():
+    """It waits for the second node in its rendezvous, and gives up there."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     how = "--nnodes=2", "--nproc-per-node=4", f"--master-port={port}"
@@ -106,17 +80,6 @@ def test_ch4_rdzv_count():
     assert handler.get_backend() == "static"
     with pytest.raises(dist.DistStoreError, match="1/2 clients joined"):
         handler.next_rendezvous()
-
-
-@law
-def test_ch4_all_reduce(ranks):
-    return sum(rank + 1 for rank in range(ranks))
-
-
-def test_all_reduce_is_the_sum_of_the_law(two):
-    """Two live ranks compute the same sum as the law."""
-    code = "x = torch.tensor([rank + 1.0]); dist.all_reduce(x); x.item()"
-    assert two.run(code) == [test_ch4_all_reduce.answer(2)] * 2
 
 
 def test_ch4_skipped_collective(two):
@@ -133,16 +96,6 @@ def test_minus_fifteen_is_sigterm():
 @law
 def test_ch4_global_batch(nodes, gpus, batch):
     return global_batch_size(batch, sum(equal_nodes(nodes, gpus)))
-
-
-@law
-def test_ch4_steps(samples, ranks, batch):
-    assert steps_per_epoch(samples, batch, ranks) == len(
-        DataLoader(
-            range(samples), batch, sampler=DistributedSampler(range(samples), ranks, 0)
-        )
-    )
-    return steps_per_epoch(samples, batch, ranks)
 
 
 @law
