@@ -34,21 +34,6 @@ def test_ch6_naive_split():
     assert makespan(gpipe(2, 1)) == whole
 
 
-def test_ch6_cpu_devices():
-    """All CPUs are one device."""
-    net = nn.Linear(2, 2).to("cpu:1")
-    assert net(torch.ones(1, 2, device="cpu:0")).device == torch.device("cpu")
-
-
-@law
-def test_ch6_bubble(stages, batches):
-    work = timetable(gpipe(stages, batches))
-    busy = sum(piece.end - piece.start for piece in work if piece.rank == 0)
-    idle = 100 * (1 - busy / max(piece.end for piece in work))
-    assert idle == pytest.approx(100 * bubble(stages, batches))
-    return idle
-
-
 def test_ch6_size_or_number():
     """The percentages in the answer are the bubble's."""
     assert round(100 * bubble(4, 8)) == 27
@@ -60,12 +45,6 @@ def test_ch6_held(stages, batches):
     assert peak_held(gpipe(stages, batches)[0]) == batches
     assert peak_held(one_f_one_b(stages, batches)[-1]) == 1
     return peak_held(one_f_one_b(stages, batches)[0])
-
-
-@law
-def test_ch6_ddp_devices(rank):
-    pairs = torch.arange(2 * (rank + 1)).chunk(rank + 1)
-    return pairs[rank][1].item()
 
 
 def test_ch6_column_row():

@@ -240,7 +240,7 @@ def _plot(
         parts += [mark(left + 8, y - 5), write(left + 22, y, names[name], "start", 13)]
         left, y = left + step[0], y + step[1]
     parts.append(f'<path d="M{left} {y - 5}h18" {line}/>')
-    parts.append(write(left + 22, y, "M / (M + S − 1)", "start", 13))
+    parts.append(write(left + 22, y, "M / (M + R − 1)", "start", 13))
     return document(width, y + 8, label, parts, top=-10)
 
 
