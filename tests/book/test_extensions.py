@@ -488,6 +488,14 @@ def test_the_clinics_lists_count_and_link_every_case(build):
     assert "N: 1 0 1" in text
 
 
+def test_a_page_shows_the_guards_whole_message_of_one_case(build):
+    """All lines stand as the ranks printed them, and not only the last one's end."""
+    html, warnings = build("# T\n\n```{clinic-guard} a-case\n```\n", **WARD)
+    assert not warnings
+    text = re.sub(r"\s+", " ", words(html))
+    assert "epoch 0 ranks 0–1: GuardError: 3 wheels instead of 4" in text
+
+
 @pytest.mark.parametrize(
     ("page", "files", "complaint"),
     [

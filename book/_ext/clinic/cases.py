@@ -75,6 +75,12 @@ class ClinicDirective(SpecimenDirective):
         """Return a link to the case, with the case's title as its text."""
         return self.inline(f"[{case.title.removesuffix('.')}](#clinic-{case.slug})")
 
+    def output(self, text: str, name: str) -> nodes.Node:
+        """Show what a cell printed."""
+        block = nodes.literal_block(text, text, language="ranks")
+        block["classes"] += ["specimen-output", "no-copy", f"case-{name}"]
+        return nodes.container("", block, classes=["specimen-outcome"])
+
 
 class Clinic(ClinicDirective):
     """The cases of one class, in full."""
@@ -148,12 +154,6 @@ class Clinic(ClinicDirective):
         label = nodes.paragraph("", "", *self.inline(label), classes=["specimen-label"])
         box += [label, nodes.literal_block(text, text, language=language)]
         return box
-
-    def output(self, text: str, name: str) -> nodes.Node:
-        """Show what a cell printed."""
-        block = nodes.literal_block(text, text, language="ranks")
-        block["classes"] += ["specimen-output", "no-copy", f"case-{name}"]
-        return nodes.container("", block, classes=["specimen-outcome"])
 
     def foot(self, case: clinic.Specimen) -> nodes.paragraph:
         """Build the links to the chapter and to the threads."""

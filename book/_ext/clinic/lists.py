@@ -2,8 +2,9 @@
 
 ``{clinic-index}`` links all cases, with a table for each class. ``{clinic-guard}
 caught`` and ``{clinic-guard} beyond`` list what ``allranks.guard`` catches, and what it
-cannot see. The role ``{clinic-count}`` counts the cases of a class or of a symptom, or
-those that are ``runs``, ``quoted``, ``caught``, ``beyond`` or ``all``.
+cannot see; ``{clinic-guard} SLUG`` shows its whole message of one case. The role
+``{clinic-count}`` counts the cases of a class or of a symptom, or those that are
+``runs``, ``quoted``, ``caught``, ``beyond`` or ``all``.
 """
 
 from pathlib import Path
@@ -52,16 +53,23 @@ class ClinicIndex(ClinicDirective):
 
 
 class ClinicGuard(ClinicDirective):
-    """A list of what the guard catches, or of what is beyond it and why."""
+    """A list of what the guard catches, or of what is beyond it and why.
+
+    With the slug of a case that is caught, the guard's message as the ranks printed it.
+    """
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Build the list; a case that is caught shows what the guard said."""
+        """Build the message, or the list, in which a caught case has what was said."""
         which, items = self.arguments[0], nodes.bullet_list(bullet="-")
+        cases = self.cases()
+        for case in cases:
+            if case.slug == which and "guarded" in case.cells:
+                return [self.output(clinic.recorded(case)["guarded"].text, "guarded")]
         if which not in ("caught", "beyond"):
-            raise self.error(f"clinic-guard: caught or beyond, not {which!r}")
-        for case in self.cases():
+            raise self.error(f"clinic-guard: a case, caught or beyond, not {which!r}")
+        for case in cases:
             if case.fields["symptom"] != "silent":
                 continue
             if which == "beyond" and "beyond" in case.fields:

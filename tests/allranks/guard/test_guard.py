@@ -446,7 +446,7 @@ def test_the_example_on_the_page_trains(ranks):
 
 def test_the_backward_on_the_page_accumulates_and_is_the_mean(ranks):
     """It passes as it is, and raises without its division."""
-    page = (ROOT / "book" / "app_clinic_invariants.md").read_text("utf8")
+    page = (ROOT / "book" / "app_guard.md").read_text("utf8")
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
     def run(path, block):
