@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scripts import ch8_local_sgd, ch8_powersgd
+from scripts import ch8_local_sgd
 from tests.quiz.proofs import law
 
 
@@ -37,40 +37,6 @@ model.module.layer.grad.item()
     assert two.run(source, quiet=True) == [3, 3]
 
 
-def test_ch8_join(two):
-    """Weights are equal after a Join, and momenta are not."""
-    source = """
-from torch import nn
-from torch.distributed.algorithms.join import Join
-model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
-with Join([model]):
-    for _ in range(1 + 10 * rank):
-        optimizer.zero_grad()
-        model(torch.ones(1, 1)).square().sum().backward()
-        optimizer.step()
-momenta = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
-mine = torch.stack([t.detach().flatten()[0] for t in (*model.parameters(), *momenta)])
-both = [torch.empty_like(mine) for _ in range(2)]
-dist.all_gather(both, mine)
-(both[0] == both[1]).tolist()
-"""
-    assert two.run(source, quiet=True) == [[True, True, False, False]] * 2
-
-
-def test_ch8_feedback(two):
-    """The small number is never sent; with feedback it is."""
-    source = """
-from scripts.ch8_compress import TopK
-def total(feedback):
-    hook, x = TopK(0.01, feedback), torch.ones(100)
-    x[:5] = 20
-    return sum(hook.mean(x.clone(), [x])[99].item() for _ in range(1000))
-total(False), total(True) > 0
-"""
-    assert two.run(source, quiet=True) == [(0, True)] * 2
-
-
 def test_ch8_unused_op(two):
     """Rank 1's graph is without the call; rank 0's, and what runs eagerly, have it."""
     source = """
@@ -98,15 +64,6 @@ def alone(monkeypatch):
     """Let collectives of one process do nothing."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
-
-
-@law
-def test_ch8_powersgd_numbers(rows, columns, rank):
-    hook = ch8_powersgd.PowerSGD(rank)
-    with pytest.MonkeyPatch.context() as patch:
-        alone(patch)
-        hook.mean(torch.randn(rows * columns), [torch.zeros(rows, columns)])
-    return hook.num_bytes / 4
 
 
 @law
