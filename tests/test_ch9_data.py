@@ -569,8 +569,8 @@ def test_the_pages_figures_of_its_lanes_are_these():
     parts = [len(part) for part in stream(6144, 8, 12, key="0 1")]
     small = next(step for step, size in enumerate(parts, 1) if size < 96)
     words = " ".join(PAGE.split())
-    assert f"{min(sizes)} to {max(sizes)} windows. From step {small} on" in words
-    assert f"the longest ends in step {len(parts)}." in words
+    assert f"{min(sizes)} to {max(sizes)} windows. Step {small} is the first" in words
+    assert f"the longest lane ends in step {len(parts)}." in words
     assert f"it has learned {sum(parts[:60]):,}." in words
 
 

@@ -1,12 +1,9 @@
 """What backs the quizzes of chapter 9."""
 
-import itertools
-
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from allranks import Ranks
 from tests.quiz.proofs import law
 
 
@@ -59,55 +56,6 @@ def test_ch9_ahead():
     assert loader.prefetch_factor == 2
     assert [next(batches).item() for _ in range(10)] == list(range(10))
     assert len(given) == 14
-
-
-def test_ch9_lanes():
-    """Four readers begin, and six go on, of which four have one lane."""
-    from scripts import ch9_data
-
-    def read(readers, done):
-        data, lanes = torch.arange(400)[:, None], ch9_data.deal(400, 8, "key")
-        every = [
-            ch9_data.Stream(data, lanes, "key", 7, (reader, readers), done)
-            for reader in range(readers)
-        ]
-        both = zip(*every, strict=True)
-        return [sorted(torch.cat(parts).flatten().tolist()) for parts in both]
-
-    whole = read(4, 0)
-    assert len(whole) > 6 and sorted(itertools.chain(*whole)) == [*range(400)]
-    assert read(6, 3) == whole[3:]
-
-
-def test_ch9_join(two):
-    source = """
-model = nn.Linear(1, 1, bias=False)
-ddp = nn.parallel.DistributedDataParallel(model)
-seen = []
-with ddp.join():
-    for _ in range(1 + rank):
-        ddp(torch.ones(1, 1)).mul(8).sum().backward()
-        seen.append(model.weight.grad.item())
-        model.weight.grad = None
-import gc
-del ddp
-gc.collect()
-seen
-"""
-    two.run("from torch import nn", quiet=True)
-    assert two.run(source, quiet=True) == [[8.0], [8.0, 4.0]]
-
-
-def test_ch9_balance():
-    """Four ranks have a piece of work each, and the script counts."""
-    source = """
-from scripts import ch9_balance
-
-ch9_balance.split = lambda work, speeds, way: [[0], [1], [2], [3]]
-ch9_balance.busy([[10.0, 8.0, 8.0, 6.0]], [1.0] * 4, "", "cpu")
-"""
-    with Ranks(4) as ranks:
-        assert ranks.run(source, quiet=True) == [0.8] * 4
 
 
 def test_ch9_tar(tmp_path):
