@@ -21,43 +21,6 @@ def test_ch10_moves(weight, ratio):
             return count
 
 
-def test_ch10_random(two):
-    told = """
-from scripts.ch10_precision import at_random
-
-def drifted(seed):
-    draw, weight = torch.Generator().manual_seed(seed), torch.ones(64)
-    for _ in range(20):
-        dist.all_reduce(step := torch.full((64,), 0.001 * rank), dist.ReduceOp.AVG)
-        weight = at_random(weight - step, draw).float()
-    low, high = weight.clone(), weight.clone()
-    dist.all_reduce(low, dist.ReduceOp.MIN)
-    dist.all_reduce(high, dist.ReduceOp.MAX)
-    return not torch.equal(low, high)
-
-drifted(rank), drifted(7)
-"""
-    assert two.run(told, quiet=True) == [(True, False)] * 2
-    told = """
-from scripts.ch10_precision import keep
-
-def kept(way):
-    stored, exact = torch.ones(64).bfloat16(), torch.ones(64)
-    for _ in range(20):
-        before = exact.clone()
-        dist.all_reduce(step := torch.full((64,), 0.001 * rank), dist.ReduceOp.AVG)
-        exact -= step
-        keep(way, stored, before, exact, None)  # nothing to draw from
-    low, high = stored.clone(), stored.clone()
-    dist.all_reduce(low, dist.ReduceOp.MIN)
-    dist.all_reduce(high, dist.ReduceOp.MAX)
-    return torch.equal(low, high) and not (stored == 1).any().item()
-
-kept("bf16 + master"), kept("bf16 + Kahan")
-"""
-    assert two.run(told, quiet=True) == [(True, True)] * 2
-
-
 def test_ch10_skip():
     told = """
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
@@ -94,11 +57,3 @@ def test_ch10_norm(first, second):
     shards[0][1], shards[1][:] = first, second / 3
     assert shards[1].norm().item() == pytest.approx(second)
     return torch.cat(shards).norm().item()
-
-
-@law
-def test_ch10_noise(noise, signal, batch):
-    from scripts.ch10_batch import noise_scale
-
-    trace, length = noise_scale(signal + noise, signal + noise / 2, batch, 2)
-    return trace / length
