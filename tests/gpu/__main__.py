@@ -2,7 +2,7 @@
 
 That is the doctor on a real nvidia-smi, the scripts with NCCL on 1 to all GPUs, AMP,
 memory, the guard's cost, and the failures of the clinic that a GPU can play. Results go
-to book/_data/gpu.json, and the page "What was run" shows them: failures with their last
+to book/_data/gpu.json, and book/app_status.md shows them: failures with their last
 line, and items that were not run with the reason. Without a GPU, nothing is run or
 written.
 
