@@ -101,7 +101,9 @@ def test_nothing_stands_in_two_scripts():
     assert twice == [["ch4_ranks.setup", "ch5_ddp.setup", "ch5_ddp_spawn.setup"]]
 
 
-@pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS} - {"start"}))
+@pytest.mark.parametrize(
+    "number", sorted({chapter(s.stem) for s in SCRIPTS} - {"start"})
+)
 def test_a_chapter_has_three_doors_and_a_test(number):
     """One stem names page, notebook, script and test; the page has all variants.
 
