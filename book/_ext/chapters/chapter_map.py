@@ -27,8 +27,8 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """Return the chapter's number; an appendix has none."""
-        return self.name.partition("_")[0].removeprefix("ch").removesuffix("app")
+        """Return the chapter's number; other pages have none."""
+        return str(place(self.name.partition("_")[0]) or "")
 
 
 def notebook_minutes(path: Path) -> int:
@@ -68,7 +68,7 @@ def chapter(root: Path, file: str) -> Chapter:
 
 
 def place(stem: str) -> int:
-    """Return where a chapter stands in the book: 10 for ``ch10``; 0 for an appendix.
+    """Return where a chapter stands in the book: 10 for ``ch10``; 0 for other pages.
 
     >>> sorted(["ch10", "ch2"], key=place)
     ['ch2', 'ch10']
