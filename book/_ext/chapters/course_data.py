@@ -12,7 +12,7 @@ takes adults about 240 words a minute, see Brysbaert 2019; learning from a text,
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
@@ -42,6 +42,23 @@ PARTS = {
     "exercises": "the exercises",
 }
 KEPT: WeakKeyDictionary[Sphinx, dict[str, "Chapter"]] = WeakKeyDictionary()
+
+
+def unfolded(node: nodes.Node) -> Iterator[nodes.Node]:
+    """Yield what is below a node and is no fold, code block or quiz, nor in one.
+
+    A code block itself is yielded.
+    """
+    for child in node.children:
+        is_dropdown = (
+            isinstance(child, nodes.container)
+            and child.get("design_component") == "dropdown"
+        )
+        if is_dropdown or isinstance(child, fold | nodes.raw | nodes.comment | quiz):
+            continue
+        yield child
+        if not isinstance(child, nodes.literal_block):
+            yield from unfolded(child)
 
 
 @dataclass(frozen=True)
@@ -89,24 +106,15 @@ class Chapter:
     @cached_property
     def num_lines(self) -> int:
         """Count the lines of code that the page shows unfolded."""
-        blocks = self.page.findall(nodes.literal_block)
-        shown = [b for b in blocks if not isinstance(b.parent, fold)]
-        code = [b for b in shown if b.get("language") in CODE]
+        blocks = [b for b in unfolded(self.page) if isinstance(b, nodes.literal_block)]
+        code = [b for b in blocks if b.get("language") in CODE]
         return sum(len(block.astext().splitlines()) for block in code)
 
     @cached_property
     def num_words(self) -> int:
-        """Count the words of the page, but for code and quizzes."""
-        apart = nodes.literal_block, nodes.raw, nodes.comment, quiz, fold
-
-        def count(node: nodes.Node) -> int:
-            if isinstance(node, apart):
-                return 0
-            if isinstance(node, nodes.Text):
-                return len(re.findall(r"[A-Za-z][\w'’]*", node.astext()))
-            return sum(map(count, node.children))
-
-        return count(self.page)
+        """Count the words that the page shows unfolded, but for code and quizzes."""
+        texts = [t.astext() for t in unfolded(self.page) if isinstance(t, nodes.Text)]
+        return sum(len(re.findall(r"[A-Za-z][\w'’]*", text)) for text in texts)
 
     @cached_property
     def num_explorables(self) -> int:
