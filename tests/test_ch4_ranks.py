@@ -82,7 +82,7 @@ def test_the_list_of_variables_is_torchruns(tmp_path, monkeypatch):
 def table_rows(heading):
     """Return the rows of the page's first table below a heading, cells split."""
     below = PAGE.read_text("utf8").partition(heading)[2].partition("\n|")[2]
-    rows = below.partition("\n\n")[0].splitlines()[2:]
+    rows = [row for row in below.partition("\n\n")[0].splitlines()[2:] if "|" in row]
     return [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows]
 
 

@@ -17,7 +17,7 @@ NUMBERED = [one for chapters in PARTS.values() for one in chapters if one.number
 
 def test_chapters_are_numbered_as_their_files_are():
     """Sphinx counts chapters from 1, and the file names must agree: 1, 2, 3, ..."""
-    first = next(iter(PARTS.values()))
+    first = next(all_ for caption, all_ in PARTS.items() if caption[:4] == "Part")
     assert [one.number for one in first] == [str(n + 1) for n in range(len(first))]
     assert len(first) >= 6
 
@@ -79,7 +79,10 @@ def test_a_line_for_each_chapter_that_builds_on_an_earlier_one(html):
         assert all(int(name.removeprefix("ch")) < int(number) for name in earlier)
     shown = map_cards.nearest(NUMBERED)
     tree = BeautifulSoup(html, "html.parser")
-    for one, card in zip(NUMBERED, tree.select(".map-card"), strict=False):
+    drawn = [
+        number.find_parent(class_="map-card") for number in tree(class_="map-number")
+    ]
+    for one, card in zip(NUMBERED, drawn, strict=True):
         names = " and ".join(n.removeprefix("ch") for n in shown[f"ch{one.number}"])
         assert ("builds on" in card.get_text()) is bool(names)
         assert names in card.get_text()

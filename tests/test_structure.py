@@ -220,6 +220,7 @@ TOUCHED = "_toc.yml", "CHANGELOG.md"  # by each chapter
 EXAMPLES = 3  # so many chapters may any other file name
 LISTS = {  # name more, for a reason
     "README.md": "says which chapter answers which question",
+    "book/start.md": "says where each thing is explained",
     "book/app_errata.md": "refers to what explains a claim",
     "allranks/diagnose/symptoms.toml": "refers to what explains a symptom",
     "tests/book/queries.json": "has queries, with the sections that answer them",

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from allranks.base.paths import ROOT
 from allranks.topics.data_parallel.sums import ring_bytes
-from tests.quiz.proofs import C10D, hang, rendezvous
+from tests.quiz.proofs import C10D, hang, law, rendezvous
 
 
 def sampler(num_samples, num_ranks, rank=0):
@@ -19,7 +19,12 @@ def sampler(num_samples, num_ranks, rank=0):
     return DistributedSampler(range(num_samples), num_ranks, rank)
 
 
-def test_ch5_who_averages(two):
+@law
+def test_ch5_average(first, second):
+    return torch.tensor([first, second]).double().mean().item()
+
+
+def test_backward_averages_and_step_sends_nothing(two):
     """The gradient is averaged by backward, and step() takes it as it is."""
 
     def step():
