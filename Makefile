@@ -68,7 +68,7 @@ test: book check ## test all, but of unchanged outputs replay a tenth (minutes)
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
 
 everything: REPLAYS := --replays=all
-everything: test ## test all and replay every output (about 45 minutes)
+everything: test ## test all and replay every output (about 30 minutes)
 
 newest: $(READY) ## put the newest torch into .venv, with which all must pass as well
 	@$(BIN)/pip install -q --upgrade $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
