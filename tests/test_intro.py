@@ -71,6 +71,16 @@ def test_a_card_says_what_its_page_promises(cards):
         assert promised or not one.chapter.number
 
 
+def test_cards_begin_with_the_verb_and_the_heading_says_the_rest_once(html):
+    """You'll be able to: tell, load, start ..."""
+    above = (ROOT / "book" / "intro.md").read_text("utf8").partition("{chapter-map}")[0]
+    assert above.count("you'll be able to") == 1
+    tree = BeautifulSoup(html, "html.parser")
+    goals = [goal.get_text() for goal in tree.select(".map-goal")]
+    assert len(goals) > 10
+    assert [goal for goal in goals if re.match(r"[a-z]|After |You ", goal)] == []
+
+
 def test_a_line_for_each_chapter_that_builds_on_an_earlier_one(html):
     """Chapter 5 builds on chapter 4, for example, and no line leads backwards."""
     needs = {one.number: one.builds_on for one in NUMBERED}

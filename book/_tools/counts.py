@@ -18,7 +18,7 @@ def counts(root: Path) -> dict[str, int]:
     return {
         "failures are replayed": sum(case.runs for case in cases),
         "more need GPUs": sum(not case.runs for case in cases),
-        "claims of widely read articles": len([*root.glob("errata/*_*.py")]),
+        "wrong claims from widely read articles": len([*root.glob("errata/*_*.py")]),
         "commands": sum(len(records.commands(page)) for page in pages),
         "exercises have graders": len([*root.glob("exercises/ex*.py")]),
     }

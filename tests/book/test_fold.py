@@ -86,3 +86,12 @@ def test_a_brief_diff_leaves_the_whole_out(build):
     html, warnings = build(page, **{"old.py": old, "new.py": new})
     assert "All 8 lines: compare old.py and new.py" in html and not warnings
     assert "<details" not in html and "c = 5" not in html
+
+
+def test_a_piece_of_a_diff_shows_its_lines_and_no_more(build):
+    """The names and the whole stand below the last piece."""
+    old, new = "a = 1\nb = 2\nc = 3\n", "a = 1\nb = 4\nc = 5\n"
+    page = "```{chapter-diff} new.py\n:diff: old.py\n:show: ^.b\n:piece:\n```\n"
+    html, warnings = build(page, **{"old.py": old, "new.py": new})
+    assert "+b = 4" in words(html) and not warnings
+    assert "c = 5" not in html and "+++" not in html and "All 8 lines" not in html

@@ -50,8 +50,8 @@ function summaryOf(seconds, present, absent, waits) {
       + `the cell's timeout ends that after ${TIMEOUT} s. A script would wait for half an hour, and print nothing.`;
   }
   const last = present.reduce((a, b) => (seconds[b] > seconds[a] ? b : a));
-  return `Rank ${last} comes last, after ${amount(seconds[last], "s")}. Until then the others wait, `
-    + `${waited} in all. Then each of them holds 0 + 1 + 2 + 3 = 6.`;
+  return `Rank ${last} comes last, after ${amount(seconds[last], "s")}. The others wait for it: `
+    + `${waited} added up. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
 }
 
 export function compute({ arrives }) {

@@ -141,8 +141,8 @@ def _summary(
         )
     last = max(present, key=lambda rank: seconds[rank])
     return (
-        f"Rank {last} comes last, after {amount(seconds[last], 's')}. Until then the "
-        f"others wait, {waited} in all. Then each of them holds 0 + 1 + 2 + 3 = 6."
+        f"Rank {last} comes last, after {amount(seconds[last], 's')}. The others wait "
+        f"for it: {waited} added up. Then each rank holds 0 + 1 + 2 + 3 = 6."
     )
 
 

@@ -8,7 +8,8 @@
 Paths are relative to the page. ``:pyobject:`` (optional) compares only one function or
 class. ``:lesson:`` leaves out the functions that at least three scripts of the folder
 have in common, since every job needs them and no chapter teaches them. ``:show: REGEX``
-shows the lines that matter, and folds the whole below them (runs/fold.py). Sphinx's own
+shows the lines that matter, and folds the whole below them (runs/fold.py); with
+``:piece:`` it shows only these, since a later block folds the whole. Sphinx's own
 ``literalinclude`` has a ``:diff:`` too, but it prints the absolute paths of the machine
 that built the book.
 """
@@ -68,6 +69,7 @@ class ChapterDiff(SphinxDirective):
         "lesson": directives.flag,
         "show": directives.unchanged_required,
         "brief": directives.flag,  # leave the whole out: it weighs too much
+        "piece": directives.flag,  # leave out names and the whole, too
     }
 
     def run(self) -> list[nodes.Node]:
@@ -86,6 +88,8 @@ class ChapterDiff(SphinxDirective):
             some = that_matter("\n".join(diff[2:]), self.options["show"])
         except ValueError as error:
             raise self.error(f"{old_name}, {new_name}: {error}") from None
+        if "piece" in self.options:
+            return [self.block(some)]
         what = f"{self.options['pyobject']} in " if "pyobject" in self.options else ""
         rest = folded(whole, f"compare {what}{old_name} and {new_name}")
         if "brief" in self.options:

@@ -1,10 +1,11 @@
 """``{chapter-map}``: all pages as cards, with lines from what a chapter builds on.
 
-Each card is a link. It says what a reader can do after the page, which is the sentence
-that the page itself begins with, and names the chapters that it builds on. The lines
-show the same for the eye; a phone has one column and no lines. How long a chapter takes
-is what the course sheet says, too: course_data computes it from the finished pages, so
-the map is drawn when all of them have been read.
+Each card is a link. It says what a reader can do after the page: the sentence that the
+page begins with, from its verb, since a heading above all cards says "you'll be able".
+It also names the chapters that it builds on. The lines show the same for the eye; a
+phone has one column and no lines. How long a chapter takes is what the course sheet
+says, too: course_data computes it from the finished pages, so the map is drawn when all
+of them have been read.
 """
 
 import re
@@ -119,7 +120,6 @@ def item(one: Card, left: Card | None, link: Link, needs: dict[str, list[str]]) 
     parts = [f'<a href="{escape(link(chapter.name))}">{title}</a>']
     if one.goal:
         goal = one.goal[0].upper() + one.goal[1:]
-        goal = f"After it you can {one.goal}" if chapter.number else goal
         parts.append(f'<p class="map-goal">{goal}</p>')
     if chapter.number:
         facts = [one.times]
@@ -210,18 +210,18 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def note(minutes: Mapping[str, Mapping[str, int]], link: Link) -> nodes.paragraph:
-    """Say what the times include, their sum, and where they are explained."""
+    """Say what the times include, their sum, and where plans with them are."""
     total = sum(sum(parts.values()) for parts in minutes.values())
     uri = link("app_course")
     made = nodes.paragraph("", classes=["chapter-map-note"])
     made += nodes.Text(
-        "A chapter that builds on others says on which. A page's time is for reading "
-        "it, with its code and quizzes; a notebook's is for predicting and running "
-        f"its cells. All {len(minutes)} chapters with all exercises take about "
-        f"{round(total / 60)} hours; the "
+        "Each card names the chapters that it builds on. A page's time is for reading "
+        "it, with its code and quizzes. A notebook's time is for predicting and "
+        f"running its cells. All {len(minutes)} chapters with all exercises take about "
+        f"{round(total / 60)} hours. To teach them, see the "
     )
-    made += nodes.reference("", "course sheet", refuri=uri, internal=True)
-    made += nodes.Text(" says how that was computed.")
+    made += nodes.reference("", "course plans", refuri=uri, internal=True)
+    made += nodes.Text(".")
     return made
 
 
