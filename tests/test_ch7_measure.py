@@ -1,11 +1,14 @@
 """The fit finds the lines that the times were made from, and bad times are refused."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import RanksError
+from allranks.base.paths import ROOT
 from scripts import ch7_measure as script
 from tests.ranks import run_script
 
@@ -89,3 +92,31 @@ def test_a_launch_fits_all_or_says_why_not():
 def test_too_little_is_refused(world_size, flag):
     with pytest.raises(RanksError, match=": 2 and 12 are needed"):
         run_script("ch7_measure", world_size, "--largest-kb", flag)
+
+
+def test_the_page_works_with_the_numbers_that_it_shows():
+    """Its sums by hand, its worst size and its error are those of the record."""
+    page = " ".join((ROOT / "book" / "ch7_collectives.md").read_text("utf8").split())
+    name = (
+        "torchrun-standalone-nproc-per-node-2-scripts-ch7_measure.py-most-spread-9999"
+    )
+    said = (ROOT / "book" / "_runs" / f"{name}.txt").read_text("utf8")
+    first, slope = re.search(
+        r"all_reduce: (\d+) us .* (\d+) us per MB$", said, re.M
+    ).groups()
+    assert (
+        f"says {first} us, so $\\alpha$ is {first} / 2 = {int(first) / 2:.0f} µs"
+        in page
+    )
+    b = f"1 MB / {slope} µs = {1000 / int(slope):.2f} GB/s"
+    assert f"says {slope} us per MB, so $B$ is {b}" in page
+    assert f'"{re.search("ring: .*", said)[0]}"' in page
+    guess, took = re.search(
+        r"all_gather ([\d.]+) ms; it took ([\d.]+) ms", said
+    ).groups()
+    assert f"predicted {guess} ms, and the all_gather took {took} ms" in page
+    assert float(guess) / float(took) == pytest.approx(0.75, abs=0.05)  # a quarter
+    worst = re.search(r"at worst \S+ at (\d+) kB", said)[1]
+    assert f"Here it is {worst} kB, which took longer than 32 kB" in page
+    ms = {kb: float(t) for kb, t in re.findall(r"(\d+) kB +([\d.]+) ms", said)}
+    assert ms[worst] > ms["32"]
