@@ -50,7 +50,7 @@ def count(found: dict, text: str) -> int:
 
 
 class HangTable(ClinicDirective):
-    """For each hang (row), what each tool (column) finds, and after how long."""
+    """For each hang (row), what each tool (column) finds."""
 
     required_arguments = 1
 
@@ -95,15 +95,12 @@ class HangTable(ClinicDirective):
         return [nodes.container("", table, classes=["x-scroll"]), note]
 
     def cell(self, finding: dict) -> list[nodes.Node]:
-        """Show the verdict and the seconds."""
-        verdict, seconds = finding["verdict"], finding["seconds"]
+        """Show the verdict."""
+        verdict = finding["verdict"]
         if verdict == verdicts.NONE:
             return [nodes.inline("", "–", classes=["hang-none"])]
         word = nodes.strong if verdict == verdicts.NAMES else nodes.inline
-        shown = [word("", verdict, classes=[f"hang-{verdict}"])]
-        if seconds is not None:
-            shown.append(nodes.Text(f" {seconds:.1f} s"))
-        return shown
+        return [word("", verdict, classes=[f"hang-{verdict}"])]
 
 
 class HangOutput(ClinicDirective):

@@ -37,7 +37,7 @@ class ClinicIndex(ClinicDirective):
         section = nodes.section(ids=[anchor], names=[anchor])
         self.state.document.note_explicit_target(section, section)
         section += nodes.title("", f"{name[0].upper()}{name[1:]}")
-        text = f"With their runs, causes and cures: {{ref}}`{page}`."
+        text = f"See {{ref}}`the code, cause and fix of each <{page}>`."
         section += nodes.paragraph("", "", *self.inline(text))
         group = nodes.tgroup(cols=2)
         group += [nodes.colspec(colwidth=75), nodes.colspec(colwidth=25)]
