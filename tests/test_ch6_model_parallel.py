@@ -167,7 +167,7 @@ def test_what_does_not_fit_one_device_fits_two():
 def test_the_memory_of_the_unsplit_net_is_what_the_page_says():
     """It is the peak of forward and backward with all nine layers on one device."""
     page = (ROOT / "book" / "ch6_model_parallel.md").read_text("utf8")
-    said = re.search(r"one device alone would need\s+([\d.]+)\s+MiB", page)[1]
+    said = re.search(r"one device alone would\s+need\s+([\d.]+)\s+MiB", page)[1]
     torch.set_default_dtype(torch.float32)
     try:
         with vgpu.plugged_in(1):
