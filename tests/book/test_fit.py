@@ -104,7 +104,7 @@ def test_a_row_becomes_a_card_that_says_its_columns(browser, site):
     )  # the roles stay, though CSS has no table
     assert table.locator("thead tr th[role=columnheader]").count() == 3
     cell = row.locator("td[role=cell]").last
-    assert cell.get_attribute("data-label") == "variable"
+    assert cell.get_attribute("data-label") == "because"
     said = "cell => getComputedStyle(cell, '::before').content"
     assert cell.evaluate(said) not in ("none", "normal")
     first = row.get_by_role("cell").first.bounding_box()
