@@ -4,14 +4,17 @@
 (() => {
   const KEY = "allranks.guesses", page = location.pathname.split("/").pop();
   let memory = {};
-  try {
-    memory = JSON.parse(localStorage.getItem(KEY)) ?? {};
-  } catch { /* blocked, or not ours */ }
+  const load = () => { // again before each write, as other windows write, too
+    try {
+      memory = JSON.parse(localStorage.getItem(KEY)) ?? {};
+    } catch { /* blocked, or not ours */ }
+  };
   const save = () => {
     try {
       localStorage.setItem(KEY, JSON.stringify(memory));
     } catch { /* blocked or full */ }
   };
+  load();
   const asks = [...document.querySelectorAll(".predict-ask")].map((form) => {
     const { predict: name, answer } = form.dataset, key = `${page} ${name}`;
     const outputs = [...document.querySelectorAll(`[id^="${name}-"].predict`)];
@@ -31,6 +34,7 @@
     };
     const reveal = (guess, pressed) => {
       if (outputs[0].classList.contains("shown")) return;
+      load();
       memory[key] = guess;
       save();
       show(guess, pressed);
@@ -39,12 +43,15 @@
       event.preventDefault();
       reveal(input.value.trim(), true);
     });
-    if (typeof memory[key] === "string") show(memory[key], false);
-    else for (const output of outputs) {
+    const recall = () => {
+      if (typeof memory[key] === "string" && form.isConnected) show(memory[key], false);
+    };
+    recall();
+    if (form.isConnected) for (const output of outputs) {
       output.setAttribute("hidden", "until-found");
       output.addEventListener("beforematch", () => reveal("", false)); // found by Ctrl+F
     }
-    return { outputs, reveal };
+    return { outputs, reveal, recall };
   });
   const link = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -53,6 +60,10 @@
     ask.reveal("", false);
     target.scrollIntoView();
   };
+  addEventListener("storage", () => {
+    load(); // because another window has written
+    for (const { recall } of asks) recall();
+  });
   addEventListener("hashchange", link);
   link();
   document.querySelector(".predict-all")?.addEventListener("click", ({ target }) => {

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 PAGE, NOTEBOOK, COURSE = "book/ch4_ranks", "notebooks/ch4_ranks", "book/app_course"
 BLOCKED = """Object.defineProperty(window, "localStorage", {
@@ -220,9 +221,9 @@ def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
     ask.fill("eight")
     ask.press("Enter")
     reader.open(NOTEBOOK)
-    assert box.is_checked()
+    expect(box).to_be_checked()  # the page left may write after the new one has read
     guess = page.get_by_text("You guessed: eight")
-    assert guess.is_visible()
+    expect(guess).to_be_visible()
     reader.open(COURSE)
     row = page.locator(".progress-box tr", has_text="Ranks: who is who")
     cells = row.locator("[data-progress]")
@@ -260,6 +261,22 @@ def test_a_second_window_follows(reader):
     tally.filter(has_text="solved").wait_for(state="attached")
     other.page.close()
     assert other.errors == []
+
+
+def test_guesses_of_two_windows_are_both_kept(reader):
+    """A guess shows in the other window, whose own guess leaves it as it is."""
+    page = reader.open(NOTEBOOK)
+    other = Reader(page.context.new_page(), reader.base)
+    other.open(NOTEBOOK)
+    for window, word in ((page, "eight"), (other.page, "nine")):
+        ask = window.locator(".predict-ask input").first
+        ask.fill(word)
+        ask.press("Enter")
+        other.page.get_by_text(f"You guessed: {word}").wait_for()
+    other.page.close()
+    reader.open(NOTEBOOK)
+    for word in ("eight", "nine"):
+        page.get_by_text(f"You guessed: {word}").wait_for()
 
 
 def test_the_map_says_what_is_done_and_nothing_else(reader):
