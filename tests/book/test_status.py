@@ -208,7 +208,12 @@ def test_a_file_of_tests_needs_what_it_imports_starts_names_and_lists():
         "allranks/launch/torchrun.py",
         "tests/conftest.py",
     }
-    assert not {n for n in tree.needs("tests/test_ch9_seeds.py") if "vgpu" in n}
+    seeds = tree.needs("tests/test_ch9_seeds.py")
+    assert not {n for n in seeds if "vgpu" in n}
+    # It starts what a page shows, and doesn't read the page: prose changes nothing.
+    starts = tree.needs("tests/test_ch7_broadcast.py")
+    assert "notebooks/ch7_collectives.ipynb" in starts
+    assert "book/ch7_collectives.md" not in starts
     assert "allranks/live/worker.py" in tree.needs("clinic/saved-view.py")
     assert "allranks/guard/guard.py" in tree.needs("tests/allranks/guard/test_guard.py")
     lists_all = tree.needs("tests/allranks/live/test_again.py")

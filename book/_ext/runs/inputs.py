@@ -130,6 +130,8 @@ class Tree:
             modules |= {*started, *(f"{module}.__main__" for module in started)}
             words = set(re.findall(r"\w+", source))
             named = named.union(*(self._stems[w] for w in words & self._stems.keys()))
+            if ".md" not in source:  # it starts what the page shows, and reads no prose
+                named = {one for one in named if not one.endswith(".md")}
             named = named.union(*map(self._glob, GLOB.findall(source)))
         if name.startswith("tests/"):
             beside |= {f"{folder}/conftest.py" for folder in Path(name).parents}
