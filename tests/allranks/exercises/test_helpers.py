@@ -12,6 +12,7 @@ from allranks.exercises import files, oracle, watch
 from allranks.exercises.oracle import Wrong
 from allranks.exercises.patches import Patches
 from allranks.exercises.rank_side import Known
+from tests.answers import function
 
 
 class Owner:
@@ -132,12 +133,12 @@ def test_what_is_not_finite_names_no_mistake(value):
 def test_mistakes_are_tried_only_for_what_is_wrong_somewhere(monkeypatch):
     """One that fails is left out; a check has each of the others by its sentence."""
     exercise = files.find("ex2_3")
-    _, solution, *_ = cells = exercise.cells
+    _, solution, *_ = exercise.cells
     head = "def ex2_3(x):\n    "
     found = [replace(solution, code=f"{head}return 2 * x")]
     for sentence, body in ("Once.", "return x"), ("Never.", "return x / 0"):
-        found.append(files.Cell("wrong", "", head + body, sentence))
-    known = Known(replace(exercise, cells=(*found, *cells[3:])))
+        found.append(files.Cell("mistake", "", head + body, sentence))
+    known = Known(replace(exercise, cells=tuple(found)))
     tried, rights = [], [True, True]
 
     def outcome(function, x):
@@ -156,8 +157,7 @@ def test_a_wait_in_a_watched_call_is_told_by_the_line_that_called_it():
     code = "import torch\nimport torch.distributed as dist\n\n\ndef ex4_2(x, src):\n"
     code += "    if dist.get_world_size() > 1:\n"
     code += "        dist.recv(torch.empty_like(x), 1 - dist.get_rank())\n"
-    answer = files.find("ex4_2").answer(files.Cell("wrong", "", code))
-    found = check(answer)
+    found = check(function("ex4_2", code))
     assert found.status == "hang"
     assert "Ranks 0–1 wait in line 3 of your ex4_2: dist.recv(" in found.message
     assert "patches.py" not in found.message
