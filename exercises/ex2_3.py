@@ -45,11 +45,10 @@ CASES = {  # losses, samples
 def check(answer, case):
     for name, (values, numbers) in case.each(CASES):
         losses, counts = torch.tensor(values, requires_grad=True), torch.tensor(numbers)
-        untouched = Untouched(counts=counts)
         weights = counts / counts.sum()
         known = losses.detach().nan_to_num()
-        got = answer(losses, counts)
-        untouched()
+        with Untouched(counts=counts):
+            got = answer(losses, counts)
         what = f"with losses {values} of {numbers} samples, the result"
         compare(what, got, (known * weights).sum(), {
             "This is the mean of the means.": known.mean(),

@@ -103,11 +103,8 @@ class Tied(Given):
         return self.inner(x).relu() - self.outer(x * x)
 
 
-def refuse(what):
-    def note(*args, **kwargs):
-        raise Wrong(f"it {what}; write the forward by hand.")
-
-    return note
+def refuse(*args, **kwargs):
+    raise Wrong("it uses nn.DataParallel; write the forward by hand.")
 
 
 def plain():
@@ -135,8 +132,10 @@ def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
-    spy(nn.DataParallel, "__init__", refuse("uses nn.DataParallel"))
-    spy(nn.parallel, "data_parallel", refuse("calls torch's own data_parallel"))
+    forbid(
+        nn.parallel, ["data_parallel"], "write the forward by hand.", "torch's own {}"
+    )
+    patch(nn.DataParallel, "__init__", refuse)
     for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")

@@ -61,10 +61,9 @@ def shares(name, lengths, centre, spread):
 
 def check(answer, case):
     for name, values in case.each(CASES):
-        parts = shares(name, *values)
-        untouched, lost = Untouched(x=parts[rank]), LOST if "far from" in name else ""
-        got = answer(parts[rank])
-        untouched()
+        parts, lost = shares(name, *values), LOST if "far from" in name else ""
+        with Untouched(x=parts[rank]):
+            got = answer(parts[rank])
         got = unpack(got, 2, "a pair (mean, std)")
         for what, value in zip(("mean", "std"), got):
             if value != value:

@@ -79,11 +79,8 @@ def check(answer, case):
         if make is tied and model[3].weight is not model[2].weight:
             raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
         layers = [id(w) for _, w in model.named_parameters(remove_duplicate=False)]
-        for key, weight in model.named_parameters():
-            if not weight.requires_grad:
-                if weight.grad is not None:
-                    raise Wrong(f"`{key}` is frozen, and now it has a gradient.")
-            elif any(part is not None for part in parts[key]):
+        for key, weight in trainable(model):
+            if any(part is not None for part in parts[key]):
                 judge(key, weight, parts[key], layers.count(id(weight)))
             elif weight.grad is not None and weight.grad.any():
                 raise Wrong(f"nobody has a gradient of `{key}`, but now it is not 0.")
@@ -100,6 +97,4 @@ def judge(key, weight, parts, num_layers):
         f"{num_layers} layers share it, and it was added up for each.":
             total * world_size ** (num_layers - 2),
         "This is its own gradient, not the mean.": own,
-        "This is the sum: divide it by the world size.": total,
-        "This was divided twice.": total / world_size**2,
-    })  # fmt: skip
+    } | undivided(total))  # fmt: skip

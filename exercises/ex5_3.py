@@ -76,24 +76,21 @@ def check(answer, case):
         model.train(number % 2 == 0)
         if name == FROZEN:
             model[0].eval()
-        untouched = Untouched(model=model, x=x, y=y)
         modes = {key: module.training for key, module in model.named_modules()}
         seen.clear()
         torch.manual_seed(rank)
-        with model.register_forward_pre_hook(note):
+        with Untouched(model=model, x=x, y=y), model.register_forward_pre_hook(note):
             got = answer(model, x, y, 4)
         torch.manual_seed(3 + num)
-        untouched()
         for key, module in model.named_modules():
             if module.training != modes[key]:
                 who = f"`{key}`" if key else "the model"
                 raise Wrong(f"""the mode of {who} changed: `training` was {modes[key]},
                     is {module.training}.""")
         judge(hits.double(), got)
-        share = -(-num // world_size)
         if max(seen, default=0) > 4:
             raise Wrong(f"a batch has {max(seen)} samples; batch_size is 4.")
-        if sum(seen) > share:
+        if sum(seen) > (share := -(-num // world_size)):
             raise Wrong(f"""the accuracy is right, but {sum(seen)} of {num} samples went
                 through the model on rank {rank}; its share is {share} at most.""")
 

@@ -87,9 +87,8 @@ def judge(what, buffer, parts):
     if not buffer.is_floating_point():
         mistakes = {"It holds what it held before; rank 0's should be there.": own}
         mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
-        for r in range(1, world_size):
-            fault = f"This is what rank {r} held; rank 0's should be there."
-            mistakes[fault] = parts[r]
+        for r, part in enumerate(parts[1:], 1):
+            mistakes[f"This is what rank {r} held; rank 0's should be there."] = part
         mistakes["This is the mean over the ranks."] = total // world_size
         mistakes["This is the sum over the ranks."] = total
         return compare(what, buffer, first, mistakes)
@@ -111,9 +110,7 @@ def judge(what, buffer, parts):
         "The mean was computed in fewer digits than the buffer has.":
             buffer if near else never,
         "The own value weighs more than the others'.": buffer if between else never,
-        "This is the sum: divide it by the world size.": total,
-        "This was divided twice.": total / world_size**2,
-    })  # fmt: skip
+    } | undivided(total))  # fmt: skip
 
 
 def on_the_way(value, own, mean):

@@ -70,22 +70,21 @@ def check(answer, case):
         ddp.register_comm_hook(None, note)
         ddp.register_forward_pre_hook(lambda *_, seen=through: seen.append(True))
         every = [pieces_of(r, sizes[r]) for r in range(world_size)]
-        given = [(x.clone(), y) for x, y in every[rank]]
         with one_at_a_time(model) as seen:
-            answer(ddp, given)
-        got, largest = grads(model, "`{}` has no gradient after the call."), sizes[rank]
+            answer(ddp, [(x.clone(), y) for x, y in every[rank]])
+        got, own = grads(model, "`{}` has no gradient after the call."), sizes[rank]
         if not through:
             raise Wrong("it calls the model inside DDP; only ddp(x) prepares DDP.")
-        if max(seen) > max(largest):
+        if max(seen) > max(own):
             raise Wrong(f"""{max(seen)} samples went through the model at once; the
-                largest piece has {max(largest)}, and there is no memory for more.""")
+                largest piece has {max(own)}, and there is no memory for more.""")
         judge(model, got, every)
         if not calls and world_size > 1:
             raise Wrong("""the gradients are right, but DDP did not average them: let
                 it, with the last piece outside of no_sync, forward and backward.""")
         if len(calls) > 1:
             raise Wrong(f"""the gradients are right, but DDP averaged {len(calls)} times
-                for {len(given)} pieces. A forward outside of no_sync makes the next
+                for {len(own)} pieces. A forward outside of no_sync makes the next
                 backward talk.""")
 
 

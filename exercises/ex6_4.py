@@ -91,11 +91,10 @@ def check(answer, case):
         (own_x,) = torch.autograd.grad((own * slope).sum(), x) if needs else (None,)
         right = two(one(x).relu())
         bias, residual = down.bias.detach(), "residual" in name
-        untouched = Untouched(x=given, up=up, down=down)
         calls.clear()
-        got = answer(given, up, down)
+        with Untouched(x=given, up=up, down=down):
+            got = answer(given, up, down)
         forward = len(calls)
-        untouched()
         compare(f"the output on rank {rank}", got, right, {
             "This is the rank's own summand.": own,
             "The bias is in it once for each rank.": right + (world_size - 1) * bias,

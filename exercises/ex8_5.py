@@ -102,11 +102,10 @@ NUMBERS = [sum(torch.Size(SIZES[n]).numel() for n in b) for b in BUCKETS]
 all_reduce = dist.all_reduce
 
 
-class Watch:
-    """Stand in for dist.all_reduce; write down what happens, refuse what is wrong."""
+class Watch(Buckets):
+    """Stand in for dist.all_reduce: buckets, then one number for each parameter."""
 
-    def __init__(self):
-        self.events, self.works, self.sync = [], [], True
+    sync = True
 
     def __call__(self, tensor, *args, async_op=False, **kwargs):
         if not self.sync:
@@ -115,13 +114,7 @@ class Watch:
         if number < len(NUMBERS) and size != len(NAMES):
             if not async_op:
                 raise Wrong("an all_reduce of a bucket has no async_op=True.")
-            if size != NUMBERS[number]:
-                raise Wrong(f"""all_reduce number {number + 1} of this step has {size}
-                    numbers on rank {rank}; the buckets have {NUMBERS}, and leave in
-                    this order on all ranks.""")
-            self.events.append(number)
-            self.works.append(Work(all_reduce(tensor, *args, async_op=True, **kwargs)))
-            return self.works[-1]
+            return self.send(tensor, *args, **kwargs)
         if size > len(NAMES):
             raise Wrong(f"""after {number} buckets comes an all_reduce of {size} numbers
                 more; each bucket takes one.""")
@@ -149,17 +142,13 @@ def plan(used):
 
 def check(answer, case):
     only("all_reduce", "all_reduce is enough.")
-    watch = Watch()
-    patch(dist, "all_reduce", watch)
     for number, (name, steps) in enumerate(CASES.items()):
         case(name)
         seed, weights = dice(number), {}
         for n in NAMES:
             weights[n] = nn.Parameter(torch.randn(SIZES[n], generator=seed))
-        for weight in weights.values():
-            weight.register_post_accumulate_grad_hook(
-                lambda weight: watch.events.append("gradient")
-            )
+        watch = Watch(NUMBERS, weights.values())
+        patch(dist, "all_reduce", watch)
         run = answer([[weights[n] for n in bucket] for bucket in BUCKETS])
         if not callable(run):
             raise Wrong(f"it returned {run!r:.60}, not a function run(loss, sync).")
@@ -180,22 +169,21 @@ def play_case(run, steps, weights, watch):
                     held = know[r][n]
                     know[r][n] = weight.grad + (0 if held is None else held)
         used, watch.sync = uses[rank % len(uses)], sync
-        watch.events.clear(), watch.works.clear()
+        watch.begin()
         loss = loss_of(weights, used, step, rank)
         run(loss) if sync else run(loss, sync=False)
-        if not (come := watch.events.count("gradient")):
+        if not (come := watch.num_gradients()):
             raise Wrong(f"{when}, no gradient was computed: run() calls backward.")
         if sync:
             if (left := len(watch.works)) < len(BUCKETS):
                 raise Wrong(f"{when}, {left} of {len(BUCKETS)} buckets were sent.")
             for i, (should, bucket) in enumerate(zip(plan(used), BUCKETS)):
-                before = watch.events[: watch.events.index(i)].count("gradient")
-                if before > should:
+                if (before := watch.num_gradients(i)) > should:
                     raise Wrong(f"""{when}, bucket {i} left after {before} of {come}
                         gradients, and had all of its own after {should}. Rank {rank}'s
                         loss uses {"".join(n for n in NAMES if n in used.lower())}, and
                         the bucket holds {bucket}.""")
-            if idle := sum(not work.waited for work in watch.works):
+            if idle := watch.num_idle():
                 raise Wrong(f"{when}, run() did not wait for {idle} all_reduces.")
         for n, weight in weights.items():
             parts = [each[n] for each in know]

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 # What a check can use, from oracle.py, watch.py and patches.py.
 ORACLE = "Wrong Untouched compare expect in_place integers unpack"
-WATCH = "Work dice everyone gradient grads one_at_a_time undrawn"
+WATCH = "Buckets dice everyone gradient grads one_at_a_time trainable undivided undrawn"
 PATCHES = "forbid only patch spy"
 MARK = "\x1e"  # begins a line that names the case, between what the reader prints
 

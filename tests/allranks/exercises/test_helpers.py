@@ -98,6 +98,36 @@ def test_a_missing_gradient_is_named():
     assert watch.gradient(model, model(torch.ones(3, 2)).sum()).tolist() == [3, 3]
 
 
+def test_a_frozen_parameter_gets_no_gradient():
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    assert [name for name, _ in watch.trainable(model)] == ["weight"]
+    model.bias.grad = torch.ones(1)
+    with pytest.raises(Wrong, match=r"^`bias` is frozen, and now it has a gradient\.$"):
+        list(watch.trainable(model))
+
+
+def test_buckets_leave_in_their_order_among_the_gradients_that_come(monkeypatch):
+    monkeypatch.setattr(watch, "_all_reduce", lambda *_, **__: torch.futures.Future())
+    monkeypatch.setattr(watch.dist, "get_rank", lambda: 3)
+    first, second = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))
+    buckets = watch.Buckets([1, 2], [first, second])
+    first.sum().backward()
+    buckets.send(torch.ones(1))
+    second.sum().backward()
+    fault = r"^all_reduce number 2 of this step has 1 numbers on rank 3; the buckets "
+    with pytest.raises(Wrong, match=fault + r"have \[1, 2\], and leave in this order "):
+        buckets.send(torch.ones(1))
+    work = buckets.send(torch.ones(2))
+    assert [buckets.num_gradients(number) for number in (0, 1, None)] == [1, 2, 2]
+    assert buckets.num_idle() == 2
+    with pytest.raises(AttributeError):  # a future of torch has no such method
+        work.get_future()
+    assert buckets.num_idle() == 1
+    buckets.begin()
+    assert (buckets.num_gradients(), buckets.num_idle()) == (0, 0)
+
+
 def test_a_work_knows_whether_anybody_waited():
     work = watch.Work(torch.futures.Future())
     work.done()
