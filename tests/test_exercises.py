@@ -346,6 +346,7 @@ class TestFile:
             ("# = return losses.mean()", "x = 1", "changes in each mistake"),
             ("# > This is the mean of the means.\n", "", "a sentence"),
             ("def ex2_3(", "def ex2_4(", "def ex2_3 in stub and solution"),
+            ("# %% mistake:", "# %% check:", "one stub, solution and check"),
         ],
     )
     def test_is_refused(self, tmp_path, old, new, fault):
