@@ -1,4 +1,4 @@
-r"""The mean of means of micro-batches with different numbers of tokens.
+r"""Gradient accumulation averages means of unequal token counts.
 
 class: silent wrong
 symptom: silent

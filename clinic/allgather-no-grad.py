@@ -1,4 +1,4 @@
-r"""A contrastive loss over gathered features.
+r"""Contrastive loss: all_gather passes no gradients back.
 
 class: silent wrong
 symptom: silent

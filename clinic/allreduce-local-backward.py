@@ -1,4 +1,4 @@
-r"""An all_reduce in the forward pass, whose backward stays on the rank.
+r"""all_reduce in forward: gradients don't reach the other ranks.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The AUC is a mean of the ranks' AUCs.
+r"""The AUC is computed on each rank, and then averaged.
 
 class: silent wrong
 symptom: silent

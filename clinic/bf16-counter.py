@@ -1,4 +1,4 @@
-r"""A count in bfloat16 that stops at 256.
+r"""A bfloat16 counter stops at 256.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The kernel kills the ranks that load everything.
+r"""exitcode: -9 (SIGKILL): the machine's memory ran out.
 
 class: launch
 symptom: crash

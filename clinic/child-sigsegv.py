@@ -1,4 +1,4 @@
-r"""A rank dies of a segmentation fault.
+r"""exitcode: -11 (SIGSEGV): a rank dies of a segmentation fault.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""torchrun reports that a child failed, but not why.
+r"""ChildFailedError: torchrun says that a rank failed, but not why.
 
 class: launch
 symptom: crash

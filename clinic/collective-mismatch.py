@@ -1,4 +1,4 @@
-r"""DETAIL says that the ranks call different collectives.
+r"""Detected mismatch between collectives: the ranks' calls differ.
 
 class: process group
 symptom: crash

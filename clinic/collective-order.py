@@ -1,4 +1,4 @@
-r"""The ranks call the same collectives in different orders.
+r"""Deadlock: ranks call the same collectives in different orders.
 
 class: process group
 symptom: hang

@@ -1,4 +1,4 @@
-r"""torch.compile's DDP optimizer meets an operator that it cannot split.
+r"""DDPOptimizer backend: Found a higher order op in the graph.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""One rank runs out of GPU memory, and all of them stop.
+r"""CUDA out of memory on one rank, and all ranks stop.
 
 class: DDP
 symptom: crash

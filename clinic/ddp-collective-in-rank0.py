@@ -1,4 +1,4 @@
-r"""A metric is reduced by rank 0 alone.
+r"""Only rank 0 calls all_reduce for a metric.
 
 class: DDP
 symptom: hang

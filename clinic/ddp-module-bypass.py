@@ -1,4 +1,4 @@
-r"""A training step through ddp.module.
+r"""Training through ddp.module: gradients are not averaged.
 
 class: DDP
 symptom: silent

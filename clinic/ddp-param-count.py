@@ -1,4 +1,4 @@
-r"""The ranks built different models.
+r"""DDP expects same model across all ranks: parameter counts differ.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Only rank 0 evaluates, through DDP.
+r"""Only rank 0 evaluates, and it does so through DDP.
 
 class: DDP
 symptom: crash

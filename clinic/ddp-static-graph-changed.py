@@ -1,4 +1,4 @@
-r"""A static graph that changes.
+r"""Your training graph has changed, in spite of static_graph=True.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A loss that sums, under an average of gradients.
+r"""The loss is a sum, but DDP averages the gradients.
 
 class: silent wrong
 symptom: silent

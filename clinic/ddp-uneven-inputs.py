@@ -1,4 +1,4 @@
-r"""One rank has a batch more than the other.
+r"""One rank has one batch more than the others.
 
 class: DDP
 symptom: hang

@@ -1,4 +1,4 @@
-r"""A gradient that was added to a metric.
+r"""One rank's gradient is added to another rank's metric.
 
 class: silent wrong
 symptom: silent

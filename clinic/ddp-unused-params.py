@@ -1,4 +1,4 @@
-r"""A layer that takes no part in the loss.
+r"""Expected to have finished reduction: a layer takes no part in the loss.
 
 class: DDP
 symptom: crash

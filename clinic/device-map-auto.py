@@ -1,4 +1,4 @@
-r"""A model that is spread over all GPUs, in a job with a rank for each.
+r"""You can't train a model loaded with device_map=auto on many ranks.
 
 class: model parallel
 symptom: crash

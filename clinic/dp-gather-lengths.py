@@ -1,4 +1,4 @@
-r"""Each GPU pads to the longest sentence of its own share.
+r"""Gather got an input of invalid size: padding differs per GPU.
 
 class: DataParallel
 symptom: crash

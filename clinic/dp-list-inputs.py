@@ -1,4 +1,4 @@
-r"""A list of numbers is not split among the GPUs.
+r"""IndexError: DataParallel does not split a list of numbers.
 
 class: DataParallel
 symptom: crash

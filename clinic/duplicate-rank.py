@@ -1,4 +1,4 @@
-r"""Two processes have the same rank.
+r"""Address already in use: two processes have the same rank.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""FSDP saves no memory, because activations take it.
+r"""FSDP saves no memory, because activations take most of it.
 
 class: performance
 symptom: slow

@@ -1,4 +1,4 @@
-r"""Only rank 0 asks a sharded model for its full state.
+r"""Only rank 0 asks an FSDP model for its full state dict.
 
 class: checkpoint
 symptom: hang

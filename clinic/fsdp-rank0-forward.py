@@ -1,4 +1,4 @@
-r"""Only rank 0 evaluates a sharded model.
+r"""Only rank 0 evaluates an FSDP model.
 
 class: TP/FSDP2
 symptom: hang

@@ -1,4 +1,4 @@
-r"""GLOO_SOCKET_IFNAME names an interface that this machine does not have.
+r"""Unable to find address for: GLOO_SOCKET_IFNAME does not exist here.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Accumulated gradients that nobody divides.
+r"""An accumulated loss is not divided by the number of micro-batches.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A rank reads what another one is still downloading.
+r"""EOFError: a rank reads a file that is still being downloaded.
 
 class: data
 symptom: crash

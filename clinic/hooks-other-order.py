@@ -1,4 +1,4 @@
-r"""Each parameter's hook averages its gradient at once.
+r"""Per-parameter hooks all-reduce gradients in different orders.
 
 class: silent wrong
 symptom: silent

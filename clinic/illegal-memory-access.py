@@ -1,4 +1,4 @@
-r"""A kernel reads memory that is not its own, and NCCL's watchdog tells.
+r"""CUDA error: an illegal memory access, reported by NCCL's watchdog.
 
 class: process group
 symptom: crash

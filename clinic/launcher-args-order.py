@@ -1,4 +1,4 @@
-r"""The launcher's options come after the script.
+r"""torchrun starts only one rank: its options come after the script.
 
 class: launch
 symptom: silent

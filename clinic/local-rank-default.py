@@ -1,4 +1,4 @@
-r"""Every rank takes the default of --local-rank.
+r"""Every rank uses GPU 0: the default of `--local-rank`.
 
 class: launch
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Every rank has a share of GPU 0's memory.
+r"""GPU 0 is full: every rank loads its checkpoint there.
 
 class: checkpoint
 symptom: slow

@@ -1,4 +1,4 @@
-r"""The keys of a checkpoint begin with `module.`
+r"""Missing key(s) that differ only by `module.`.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A monitored barrier names the rank that is missing.
+r"""Failed to pass monitoredBarrier: it names the missing rank.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""NCCL's watchdog ends a collective that one rank never joined.
+r"""Watchdog caught collective operation timeout: a rank never joined.
 
 class: process group
 symptom: hang

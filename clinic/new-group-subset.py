@@ -1,4 +1,4 @@
-r"""Only the members call new_group.
+r"""Wait timeout: only the members of a group call new_group.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A collective is given a view that is not contiguous.
+r"""Tensors must be contiguous: a collective gets a view.
 
 class: process group
 symptom: crash

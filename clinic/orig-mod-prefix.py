@@ -1,4 +1,4 @@
-r"""The keys of a checkpoint begin with `_orig_mod.`
+r"""Missing key(s) that differ only by `_orig_mod.`.
 
 class: checkpoint
 symptom: crash

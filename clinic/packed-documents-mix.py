@@ -1,4 +1,4 @@
-r"""Packed documents look at each other.
+r"""Attention crosses the borders between packed documents.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The sampler counts some validation samples twice.
+r"""DistributedSampler counts some validation samples twice.
 
 class: data
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The stages of a pipeline do not divide the layers.
+r"""Number of layers should be divisible by the pipeline size.
 
 class: pipeline
 symptom: crash

@@ -1,4 +1,4 @@
-r"""One stage takes fewer steps than the others.
+r"""One pipeline stage takes fewer steps, and its neighbour hangs.
 
 class: pipeline
 symptom: hang

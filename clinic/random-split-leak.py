@@ -1,4 +1,4 @@
-r"""Each rank splits the data in its own way.
+r"""Each rank splits training and validation data differently.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A restarted job begins at epoch 0.
+r"""A restarted job begins at epoch 0 again.
 
 class: launch
 symptom: silent

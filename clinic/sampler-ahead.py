@@ -1,4 +1,4 @@
-r"""The sampler's state is ahead of the model.
+r"""Samples are lost at a restart: the sampler is ahead of the model.
 
 class: data
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A file per layer, and each holds all layers.
+r"""Each layer's file is as large as the model: a view was saved.
 
 class: checkpoint
 symptom: slow

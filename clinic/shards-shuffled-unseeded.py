@@ -1,4 +1,4 @@
-r"""Each rank shuffles the list of shards for itself, then takes its part.
+r"""Each rank shuffles the list of shards with its own seed.
 
 class: data
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Five features over two ranks.
+r"""a and b must have same reduction dim: 5 features over 2 ranks.
 
 class: TP/FSDP2
 symptom: crash

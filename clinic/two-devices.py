@@ -1,4 +1,4 @@
-r"""Two tensors meet that are on different GPUs.
+r"""Expected all tensors to be on the same device.
 
 class: model parallel
 symptom: crash

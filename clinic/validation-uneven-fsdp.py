@@ -1,4 +1,4 @@
-r"""Validation of a sharded model runs until each rank's data are used up.
+r"""FSDP validation hangs: ranks have different numbers of batches.
 
 class: TP/FSDP2
 symptom: hang

@@ -1,4 +1,4 @@
-r"""Every worker has a copy of one generator.
+r"""Every DataLoader worker has a copy of the same generator.
 
 class: data
 symptom: silent

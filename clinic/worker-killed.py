@@ -1,4 +1,4 @@
-r"""The kernel kills a worker that prepares data.
+r"""DataLoader worker is killed by signal: Killed (out of memory).
 
 class: data
 symptom: crash

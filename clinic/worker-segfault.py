@@ -1,4 +1,4 @@
-r"""A worker that prepares data crashes in native code.
+r"""DataLoader worker is killed by signal: Segmentation fault.
 
 class: data
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A rank knocks at a port where nobody listens.
+r"""The client socket has timed out: nobody listens at MASTER_PORT.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""DDP around the stages of a zero-bubble pipeline.
+r"""DDP around a zero-bubble pipeline's stages: replicas drift apart.
 
 class: pipeline
 symptom: silent
