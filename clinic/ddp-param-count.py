@@ -7,7 +7,7 @@ chapter: ch5_ddp
 signature: RuntimeError: DDP expects same model across all ranks
 
 You see: the constructor of DDP fails on all ranks; each reports its own number of
-parameters and that of another rank.
+parameters and the number of another rank.
 
 Cause: the ranks' configurations differ: another file, another default, or a layer that
 is added only on rank 0. "inconsistent 0 params" means something else, namely that

@@ -8,9 +8,9 @@ chapter: ch6_model_parallel
 You see: `AssertionError: num_layers should be divisible by pipeline_model_parallel_size`, at
 once, on all ranks.
 
-Cause: the model is cut into stages of equally many layers. 46 layers over 4 stages
-leave two over, and a framework that does not check drops them: 30 layers over 4 stages
-trained as 28 in a release of Megatron-LM.
+Cause: the model is cut into stages with the same number of layers. 46 layers over 4
+stages leave two over, and a framework that does not check drops them: 30 layers over 4
+stages trained as 28 in a release of Megatron-LM.
 
 Cure: choose another number of stages, or an uneven cut with fewer layers on the first
 and the last stage, which also have the embedding and the loss (Megatron-LM:

@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `schedule\.step
 
-You see: nothing. One stage has left the loop, and its neighbour waits for activations
-or gradients in `_wait_batch_p2p`.
+You see: no message. One stage has left the loop, and its neighbour waits for
+activations or gradients in `_wait_batch_p2p`.
 
 Cause: only the first stage needs inputs and only the last one targets, so the ranks'
 loops can end at different steps: another loader, another length, a `break` on a loss

@@ -6,12 +6,13 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `total \+= model\(
 
-You see: nothing. Training runs, and the job stops in the first validation or soon after
-it. Under NCCL the watchdogs name two calls with one `SeqNum`: the all-gather of a forward
-on the rank that still has a batch, an all-reduce (the mean of the loss) on the others.
+You see: no message. Training runs, and the job hangs in the first validation or soon
+after it. Under NCCL the watchdogs name two calls with one `SeqNum`: the all-gather of a
+forward on the rank that still has a batch, an all-reduce (the mean of the loss) on the
+others.
 
 Cause: each forward of a sharded model gathers weights from all ranks, also under
-`no_grad`, so all ranks have to make equally many. Training takes a fixed number of
+`no_grad`, so all ranks have to make the same number. Training takes a fixed number of
 steps, but validation goes on until a stream is empty, and packed or filtered samples
 give the ranks different numbers of batches.
 
