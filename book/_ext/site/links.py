@@ -203,7 +203,7 @@ class ColabCell(SphinxDirective):
         cell = nodes.literal_block(text, text, language="ipython3")
         if self.config.allranks_repository:
             return [cell]
-        words = "This copy does not know its address: replace OWNER/NAME by it."
+        words = "This copy does not know its address: replace OWNER/NAME with it."
         return [cell, nodes.paragraph("", words)]
 
 
