@@ -16,8 +16,8 @@ tokens only if each micro-batch, on each rank, has the same number. Several wide
 trainers did so until October 2024.
 
 Cure: count the tokens of the whole step, over all its micro-batches and all ranks,
-before the first backward pass. Divide sums of losses by that, and multiply by the
-number of ranks, since DDP divides by it.
+before the first backward pass. Divide sums of losses by this count, and multiply by the
+number of ranks, because DDP divides by it.
 
 Next time: run one step in one micro-batch and in four, with texts of different lengths,
 and compare the gradients.

@@ -12,8 +12,8 @@ Cause: the model is cut into stages with the same number of layers. 46 layers ov
 stages leave two over, and a framework that does not check drops them: 30 layers over 4
 stages trained as 28 in a release of Megatron-LM.
 
-Cure: choose another number of stages, or an uneven cut with fewer layers on the first
-and the last stage, which also have the embedding and the loss (Megatron-LM:
+Cure: choose a different number of stages, or an uneven cut with fewer layers on the
+first and the last stage, which also have the embedding and the loss (Megatron-LM:
 `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`).
 
 Next time: sum the layers of all stages, and compare with the model. With virtual

@@ -16,10 +16,10 @@ Cause: each forward of a sharded model gathers weights from all ranks, also unde
 steps, but validation goes on until a stream is empty, and packed or filtered samples
 give the ranks different numbers of batches.
 
-Cure: take a fixed number of batches on all ranks. Or agree before each one: an
-all-reduce (MIN) of "I have a batch", and all stop when the first is out. To lose nothing,
-let a rank without data run a dummy batch whose loss it does not count. DDP's `join()`
-does not exist for FSDP.
+Cure: take a fixed number of batches on all ranks. Or agree before each batch: an
+all-reduce (MIN) of "I have a batch", and all stop when the first is out. To lose
+nothing, let a rank without data run a dummy batch whose loss it does not count. DDP's
+`join()` does not exist for FSDP.
 
 Next time: print the number of validation batches of each rank before the loop.
 
