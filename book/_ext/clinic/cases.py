@@ -136,7 +136,7 @@ class Clinic(ClinicDirective):
         else:
             place = case.fields["runs on"]
             where = f"run {'in' if place == 'one process' else 'on'} {place}"
-        if case.runs and case.check:  # whose AssertionError a reader takes for the failure's own
+        if case.runs and case.check:  # its AssertionError looks like the failure's own
             where += ", then checked (“Must hold” below)"
         kind = nodes.paragraph(classes=["case-kind"])
         kind += nodes.strong("", symptom, classes=[f"case-{case.fields['symptom']}"])
