@@ -73,46 +73,34 @@ def check(answer, case):
             compare(f"rank {rank}'s {what}", float(got[i]), want[i], values, rtol=1e-5)
 
 
-# %% right: from the deviations from the mean
-def ex10_4(gradients, batch):
-    g = gradients.to(torch.float64)
-    every = [torch.empty_like(g) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, g)
-    g = torch.cat(every, dim=1)
-    many = g.shape[1]
-    noise = batch * g.var(dim=1).sum(1).mean()  # with many - 1, so it has no bias
-    signal = g.mean(1).square().sum(1).mean() - noise / (batch * many)
-    return float(signal), float(noise), float(noise / signal)
-
-
-# %% wrong: the small norms of one rank
+# %% mistake: the small norms of one rank
 # > Only this rank's small gradients count in it.
 # ~ dist.all_reduce(squares) => squares *= dist.get_world_size()
-# %% wrong: squares the mean of the norms
+# %% mistake: squares the mean of the norms
 # > The mean norm was squared, instead of a mean of squares.
 # ~ square().sum((1, 2))  # (steps,) => norm(dim=2).sum(1)
 # ~ squares / many => (squares / many).square()
-# %% wrong: the large norm of one rank
+# %% mistake: the large norm of one rank
 # > The mean gradient is that of this rank alone.
 # ~ dist.all_reduce(total) => total *= dist.get_world_size()
-# %% wrong: no rank asks the others
+# %% mistake: no rank asks the others
 # > No other rank's gradients are in it.
 # ~ dist.get_world_size() * gradients => gradients
 # - dist.all_reduce(total)
 # - dist.all_reduce(squares)
-# %% wrong: a mean over ranks of the large norm
+# %% mistake: a mean over ranks of the large norm
 # > A mean over ranks of |mean gradient|² is not that of the whole.
 # ~ all_reduce(total) => all_reduce(big := (total / gradients.size(1)).square().sum(1))
 # ~ (total / many).square().sum(1) => big / dist.get_world_size()
-# %% wrong: takes the mean gradient for G
+# %% mistake: takes the mean gradient for G
 # > This is the squared norm of the mean gradient, whose noise is still in it.
 # ~ small.mean() - noise / batch => big.mean()
-# %% wrong: a mean of the steps' ratios
+# %% mistake: a mean of the steps' ratios
 # > This is a mean of the steps' ratios.
 # ~ ).mean() => )
 # ~ small.mean() => small
 # - return signal.item(), noise.item(), (noise / signal).item()
 # + return tuple(x.mean().item() for x in (signal, noise, noise / signal))
-# %% wrong: forgets that the gradients were accumulated
+# %% mistake: forgets that the gradients were accumulated
 # > The large batch has W k times as many samples as a small one.
 # ~ many * => dist.get_world_size() *

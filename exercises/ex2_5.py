@@ -103,11 +103,8 @@ class Tied(Given):
         return self.inner(x).relu() - self.outer(x * x)
 
 
-def refuse(what):
-    def note(*args, **kwargs):
-        raise Wrong(f"it {what}; write the forward by hand.")
-
-    return note
+def refuse(*args, **kwargs):
+    raise Wrong("it uses nn.DataParallel; write the forward by hand.")
 
 
 def plain():
@@ -135,8 +132,10 @@ def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
-    spy(nn.DataParallel, "__init__", refuse("uses nn.DataParallel"))
-    spy(nn.parallel, "data_parallel", refuse("calls torch's own data_parallel"))
+    forbid(
+        nn.parallel, ["data_parallel"], "write the forward by hand.", "torch's own {}"
+    )
+    patch(nn.DataParallel, "__init__", refuse)
     for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")
@@ -193,48 +192,3 @@ def step(answer, module, num_samples, num_devices):
         mistake = {"This is the first shard's alone.": first[name].grad}
         what = f"the gradient of `{name}`"
         compare(what, now[name].grad, grad, mistake, rtol=1e-4, atol=1e-5)
-
-
-# %% right: real copies, whose gradients hooks bring home
-def ex2_5(module, batch, devices):
-    def bring(own):
-        def hook(p):
-            grad = p.grad.to(own.device)
-            own.grad = grad if own.grad is None else own.grad + grad
-            p.grad = None
-
-        return hook
-
-    outputs = []
-    for i, (device, shard) in enumerate(zip(devices, batch.chunk(len(devices)))):
-        replica = module if i == 0 else copy.deepcopy(module).to(device)
-        for own, p in zip(module.parameters(), replica.parameters()):
-            if i and p.requires_grad:
-                p.register_post_accumulate_grad_hook(bring(own))
-        outputs.append(replica(shard.to(device)).to(devices[0]))
-    return torch.cat(outputs)
-
-
-# %% wrong: copies, whose gradients stay with the copies
-# ~ {name… => module if device == devices[0] else copy.deepcopy(module).to(device)
-# ~ functional_call(… => replica(shard.to(device))
-# %% wrong: carries the module itself from device to device
-# ~ functional_call(… => module.to(device)(shard.to(device))
-# %% wrong: detaches what it sends
-# ~ dict(… => module.state_dict()
-# %% wrong: everything on the first device
-# = return module(batch.to(devices[0]))
-# %% wrong: copies that are kept, with the weights of the first call
-# + replicas = {}
-# ~ (device) => (device) + 0
-# + replica = replicas.setdefault((device, id(module)), replica)
-# %% wrong: parameters only, so that buffers stay on the first device
-# ~ | dict(module.named_buffers()) =>
-# %% wrong: clones the buffers, so that the running mean never moves
-#   replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-# + replica |= {n: b.clone().to(device) for n, b in module.named_buffers()}
-# %% wrong: torch's own
-# = return nn.DataParallel(module, devices)(batch.to(devices[0]))
-# %% wrong: torch's own function, by its own name
-# + from torch.nn.parallel import data_parallel
-# = return data_parallel(module, batch.to(devices[0]), devices)

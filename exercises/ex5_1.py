@@ -79,11 +79,8 @@ def check(answer, case):
         if make is tied and model[3].weight is not model[2].weight:
             raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
         layers = [id(w) for _, w in model.named_parameters(remove_duplicate=False)]
-        for key, weight in model.named_parameters():
-            if not weight.requires_grad:
-                if weight.grad is not None:
-                    raise Wrong(f"`{key}` is frozen, and now it has a gradient.")
-            elif any(part is not None for part in parts[key]):
+        for key, weight in trainable(model):
+            if any(part is not None for part in parts[key]):
                 judge(key, weight, parts[key], layers.count(id(weight)))
             elif weight.grad is not None and weight.grad.any():
                 raise Wrong(f"nobody has a gradient of `{key}`, but now it is not 0.")
@@ -100,56 +97,4 @@ def judge(key, weight, parts, num_layers):
         f"{num_layers} layers share it, and it was added up for each.":
             total * world_size ** (num_layers - 2),
         "This is its own gradient, not the mean.": own,
-        "This is the sum: divide it by the world size.": total,
-        "This was divided twice.": total / world_size**2,
-    })  # fmt: skip
-
-
-# %% right: one all_reduce for all, in the widest dtype, as one flat vector
-def ex5_1(model):
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
-    flat = torch.cat([grad.flatten().double() for grad in grads])
-    dist.all_reduce(flat, dist.ReduceOp.AVG)
-    parts = flat.split([weight.numel() for weight in weights])
-    for weight, part in zip(weights, parts, strict=True):
-        weight.grad = part.view_as(weight).to(weight.dtype)
-
-
-# %% wrong: forgets to divide
-# - weight.grad /= dist.get_world_size()
-# %% wrong: divides twice
-# ~ dist.all_reduce(weight.grad) => dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-# %% wrong: reduces a copy
-# ~ weight.grad) => weight.grad.clone())
-# - weight.grad /= dist.get_world_size()
-# %% wrong: forgets that a frozen parameter has no gradient
-# = for weight in model.parameters():
-# =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-# %% wrong: gives a frozen parameter a gradient of zeros
-# ~ weight.requires_grad => True
-# %% wrong: skips what is None, and so calls all_reduce less often than the others
-# ~ weight.grad = torch.zeros_like(weight) => continue
-# %% wrong: averages the weights
-# ~ weight.grad) => weight.data.add_(weight.grad), dist.ReduceOp.AVG)
-# - weight.grad /= dist.get_world_size()
-# %% wrong: reduces a tied weight once for each layer that has it
-# ~ dist.all… => for _, other in model.named_parameters(remove_duplicate=False):
-# +     dist.all_reduce(weight.grad) if other is weight else None
-# %% wrong: only rank 0 takes part
-# ~ ():  # a shared weight comes once => () if dist.get_rank() == 0 else []:
-# %% wrong: divides by the number of ranks that have a gradient
-#   if weight.requires_grad:
-# +     count = torch.tensor(0.0 if weight.grad is None else 1.0)
-# +     dist.all_reduce(count)
-# ~ dist.get_world_size() => count.clamp(min=1).to(weight.dtype)
-# %% wrong: takes the optimizer's step too
-#   weight.grad /= dist.get_world_size()
-# + weight.data -= 0.1 * weight.grad
-# %% wrong: makes new parameters, which are no longer shared
-#           weight.grad /= dist.get_world_size()
-# + for module in model.modules():
-# +     for name, weight in list(module.named_parameters(recurse=False)):
-# +         new = nn.Parameter(weight.detach(), weight.requires_grad)
-# +         new.grad = weight.grad
-# +         setattr(module, name, new)
+    } | undivided(total))  # fmt: skip

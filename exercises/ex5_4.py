@@ -87,9 +87,8 @@ def judge(what, buffer, parts):
     if not buffer.is_floating_point():
         mistakes = {"It holds what it held before; rank 0's should be there.": own}
         mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
-        for r in range(1, world_size):
-            fault = f"This is what rank {r} held; rank 0's should be there."
-            mistakes[fault] = parts[r]
+        for r, part in enumerate(parts[1:], 1):
+            mistakes[f"This is what rank {r} held; rank 0's should be there."] = part
         mistakes["This is the mean over the ranks."] = total // world_size
         mistakes["This is the sum over the ranks."] = total
         return compare(what, buffer, first, mistakes)
@@ -111,9 +110,7 @@ def judge(what, buffer, parts):
         "The mean was computed in fewer digits than the buffer has.":
             buffer if near else never,
         "The own value weighs more than the others'.": buffer if between else never,
-        "This is the sum: divide it by the world size.": total,
-        "This was divided twice.": total / world_size**2,
-    })  # fmt: skip
+    } | undivided(total))  # fmt: skip
 
 
 def on_the_way(value, own, mean):
@@ -121,49 +118,3 @@ def on_the_way(value, own, mean):
     way, gone = (own - mean).double().flatten(), (value - mean).double().flatten()
     share = (gone @ way / way.square().sum()).item() if way.any() else 0
     return 0 < share < 1 and torch.allclose(gone, share * way)
-
-
-# %% right: gathers the values of all ranks as objects, and adds them up itself
-def ex5_4(model):
-    mine = dict(model.named_buffers())
-    every = [None] * dist.get_world_size()
-    dist.all_gather_object(every, mine)
-    for name, buffer in mine.items():
-        values = [others[name] for others in every]
-        mean = values[0]
-        if buffer.is_floating_point():
-            mean = torch.stack(values).mean(dim=0)
-        buffer.copy_(mean)
-
-
-# %% wrong: sums, and forgets to divide
-# ~ buffer, dist.ReduceOp.AVG => buffer
-# %% wrong: averages integers too
-# ~ buffer.is_floating_point() => True
-# %% wrong: broadcasts all, as DDP does
-# ~ buffer.is_floating_point() => False
-# %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
-# ~ .buffers => .state_dict().values
-# %% wrong: knows only the buffers that are saved
-# ~ for… => saved = model.state_dict()
-# + for buffer in [b for name, b in model.named_buffers() if name in saved]:
-# %% wrong: leaves counters and masks as they are
-# - else:
-# -     dist.broadcast(buffer, src=0)
-# %% wrong: averages a copy
-# ~ buffer, dist => buffer.double(), dist
-# %% wrong: puts new tensors in place of the old ones
-# = for module in model.modules():
-# =     for name, buffer in module.named_buffers(recurse=False):
-# =         setattr(module, name, buffer.clone())
-# %% wrong: the largest of the counters
-#       dist.all_reduce(buffer, dist.ReduceOp.AVG)
-# + elif buffer.dtype is torch.bool:
-# +     dist.broadcast(buffer, src=0)
-# ~ dist.broadcast(buffer, src=0) => dist.all_reduce(buffer, dist.ReduceOp.MAX)
-# %% wrong: reduces to rank 0, and everybody divides
-# ~ dist.all… => dist.reduce(buffer, 0)
-# + buffer /= dist.get_world_size()
-# %% wrong: averages in bfloat16, which is faster
-# ~ buffer, dist => short := buffer.bfloat16(), dist
-# + buffer.copy_(short)

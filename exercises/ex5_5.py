@@ -70,22 +70,21 @@ def check(answer, case):
         ddp.register_comm_hook(None, note)
         ddp.register_forward_pre_hook(lambda *_, seen=through: seen.append(True))
         every = [pieces_of(r, sizes[r]) for r in range(world_size)]
-        given = [(x.clone(), y) for x, y in every[rank]]
         with one_at_a_time(model) as seen:
-            answer(ddp, given)
-        got, largest = grads(model, "`{}` has no gradient after the call."), sizes[rank]
+            answer(ddp, [(x.clone(), y) for x, y in every[rank]])
+        got, own = grads(model, "`{}` has no gradient after the call."), sizes[rank]
         if not through:
             raise Wrong("it calls the model inside DDP; only ddp(x) prepares DDP.")
-        if max(seen) > max(largest):
+        if max(seen) > max(own):
             raise Wrong(f"""{max(seen)} samples went through the model at once; the
-                largest piece has {max(largest)}, and there is no memory for more.""")
+                largest piece has {max(own)}, and there is no memory for more.""")
         judge(model, got, every)
         if not calls and world_size > 1:
             raise Wrong("""the gradients are right, but DDP did not average them: let
                 it, with the last piece outside of no_sync, forward and backward.""")
         if len(calls) > 1:
             raise Wrong(f"""the gradients are right, but DDP averaged {len(calls)} times
-                for {len(given)} pieces. A forward outside of no_sync makes the next
+                for {len(own)} pieces. A forward outside of no_sync makes the next
                 backward talk.""")
 
 
@@ -119,54 +118,3 @@ def judge(model, got, every):
         "DDP averaged the first piece only. What comes in no_sync after it stays on "
         "its rank: the last piece, not the first, goes outside.": early,
     }, 1e-6, 1e-9)  # fmt: skip
-
-
-# %% right: backward without scale; the gradients are put right at the end
-def ex5_5(ddp, pieces):
-    *most, (x, y) = pieces
-    with ddp.no_sync():
-        for inputs, labels in most:
-            (F.cross_entropy(ddp(inputs), labels) * len(labels)).backward()
-    (F.cross_entropy(ddp(x), y) * len(y)).backward()
-    mean_size = torch.tensor(float(sum(len(labels) for _, labels in pieces)))
-    dist.all_reduce(mean_size, dist.ReduceOp.AVG)
-    for weight in ddp.parameters():
-        weight.grad /= mean_size
-
-
-# %% wrong: adds up means, and divides by nothing
-# ~ (F.cross_entropy(ddp(x), y, reduction="sum") * scale) => F.cross_entropy(ddp(x), y)
-# %% wrong: the mean of the pieces' means
-# ~ (ddp(x), y, reduction="sum") * scale => (ddp(x), y) / len(pieces)
-# %% wrong: the mean of the ranks' means
-# - dist.all_reduce(total)
-# ~ dist.get_world_size() / total  # DDP will divide by the world size => 1 / total
-# %% wrong: forgets that DDP divides
-# ~ dist.get_world_size() / total  # DDP will divide by the world size => 1 / total
-# %% wrong: only backward is in no_sync
-#   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-# + loss = F.cross_entropy(ddp(x), y, reduction="sum")
-# ~ F.cross_entropy(ddp(x), y, reduction="sum") => loss
-# %% wrong: all pieces in no_sync
-# ~ () if i < len(pieces) else contextlib.nullcontext() => ()
-# %% wrong: goes around DDP
-# ~ ddp(x) => ddp.module(x)
-# %% wrong: clears the gradients before each piece
-#   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-# + ddp.zero_grad()
-# ~ (F.cross_entropy(ddp(x), y, reduction="sum") * scale) => F.cross_entropy(ddp(x), y)
-# %% wrong: all pieces in no_sync, and an all_reduce by hand
-# ~ () if i < len(pieces) else contextlib.nullcontext() => ()
-#   (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-# + for weight in ddp.parameters() if i == len(pieces) else []:
-# +     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-# %% wrong: puts the pieces together again, for which there is no memory
-#   total = torch.tensor(sum(len(y) for _, y in pieces))
-# + pieces = [tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))]
-# %% wrong: one graph for all pieces, whose activations are all in memory
-# = total = torch.tensor(sum(len(y) for _, y in pieces))
-# = dist.all_reduce(total)
-# = losses = [F.cross_entropy(ddp(x), y, reduction="sum") for x, y in pieces]
-# = (sum(losses) * dist.get_world_size() / total).backward()
-# %% wrong: the first piece talks, not the last
-# ~ < len(pieces) => > 1

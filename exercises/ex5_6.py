@@ -87,12 +87,9 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = self.first(x).tanh() * self.scale
-        if self.backwards:
-            right = self.b(x)
-            left = self.a(x)
-        else:
-            left, right = self.a(x), self.b(x)
-        return self.head(left.tanh() + right.sin())
+        order = (self.b, self.a) if self.backwards else (self.a, self.b)
+        out = {layer: layer(x) for layer in order}
+        return self.head(out[self.a].tanh() + out[self.b].sin())
 
 
 CASES = {
@@ -103,35 +100,28 @@ CASES = {
     "tied weights": ("tied", 20),
     "another order of gradients on each rank": ("order", 20),
 }
-all_reduce = dist.all_reduce
 
 
-class Watch:
-    """Stand in for dist.all_reduce; write down what happens, refuse what is wrong."""
+class Watch(Buckets):
+    """Stand in for dist.all_reduce, which sends nothing but buckets."""
 
-    def __init__(self, model, bucket_size):
-        self.sizes, self.started, self.events = [0], [], []
-        for weight in reversed([p for p in model.parameters() if p.requires_grad]):
-            if self.sizes[-1] >= bucket_size:
-                self.sizes.append(0)
-            self.sizes[-1] += weight.numel()
-            weight.register_post_accumulate_grad_hook(
-                lambda weight: self.events.append("gradient")
-            )
-
-    def __call__(self, tensor, *args, async_op=False, **kwargs):
-        number, size = len(self.started) + 1, tensor.numel()
-        ordinal = f"all_reduce number {number} of this step"
+    def __call__(self, flat, *args, async_op=False, **kwargs):
+        ordinal = f"all_reduce number {len(self.works) + 1} of this step"
         if not async_op:
             raise Wrong(f"{ordinal} has no async_op=True: backward would wait for it.")
-        if number > len(self.sizes):
+        if len(self.works) == len(self.sizes):
             raise Wrong(f"{ordinal}: there are {len(self.sizes)} buckets only.")
-        if size != self.sizes[number - 1]:
-            raise Wrong(f"""{ordinal} has {size} numbers on rank {rank}; the buckets
-                have {self.sizes}, and leave in this order on all ranks.""")
-        self.events.append("all_reduce")
-        self.started.append(Work(all_reduce(tensor, *args, async_op=True, **kwargs)))
-        return self.started[-1]
+        return self.send(flat, *args, **kwargs)
+
+
+def sizes_of(weights, bucket_size):
+    """Return how many numbers each bucket has."""
+    sizes = [0]
+    for weight in reversed(weights):
+        if sizes[-1] >= bucket_size:
+            sizes.append(0)
+        sizes[-1] += weight.numel()
+    return sizes
 
 
 def gradients(r, kind, state, step):
@@ -146,7 +136,8 @@ def gradients(r, kind, state, step):
 def check(answer, case):
     for name, (kind, bucket_size) in case.each(CASES):
         model, state = Net(rank, kind), Net(0, kind).state_dict()
-        watch = Watch(model, bucket_size)
+        weights = [weight for _, weight in trainable(model)]
+        watch = Watch(sizes_of(weights, bucket_size), weights)
         own = {key: value.clone() for key, value in model.state_dict().items()}
         patch(dist, "all_reduce", watch)
         finish = answer(model, bucket_size)
@@ -158,93 +149,28 @@ def check(answer, case):
             raise Wrong(f"it returned {finish!r:.60}, not a function finish().")
         for step in range(3):
             play_step(model, finish, watch, step, (kind, state))
-        patch(dist, "all_reduce", all_reduce)
 
 
 def play_step(model, finish, watch, step, task):
     """Run backward and finish; check what happened and what came out."""
-    watch.events.clear(), watch.started.clear()
+    watch.begin()
     each = [gradients(r, *task, step) for r in range(world_size)]
     model.zero_grad(set_to_none=step != 1)
     model(each[rank][0]).square().sum().backward()
     num, when = len(watch.sizes), ("first", "second", "third")[step]
-    if (left := len(watch.started)) < num:
+    if (left := len(watch.works)) < num:
         raise Wrong(f"""in the {when} step {left} of {num} buckets had left when
             backward ended.""")
-    if num > 1 and "gradient" not in watch.events[watch.events.index("all_reduce") :]:
+    if num > 1 and watch.num_gradients(0) == watch.num_gradients():
         raise Wrong("""the first bucket left when all gradients were there; nothing
             overlaps.""")
     finish()
-    if idle := sum(not work.waited for work in watch.started):
+    if idle := watch.num_idle():
         raise Wrong(f"""finish() does not wait: {idle} of {num} all_reduces may still
             run.""")
-    for key, weight in model.named_parameters():
-        if not weight.requires_grad:
-            if weight.grad is not None:
-                raise Wrong(f"`{key}` is frozen, and now it has a gradient.")
-            continue
+    for key, weight in trainable(model):
         parts = [gradients[key] for _, gradients in each]
         what = f"after the {when} step, the gradient of `{key}` on rank {rank}"
-        compare(what, weight.grad, sum(parts) / world_size, {
-            "This is its own gradient, not the mean.": parts[rank],
-            "This is the sum: divide it by the world size.": sum(parts),
-            "This was divided twice.": sum(parts) / world_size**2,
-        }, 1e-4, 1e-5)  # fmt: skip
-
-
-# %% right: gradients are views of the buckets, and all_reduce goes by its own name
-# + from torch.distributed import all_reduce, broadcast_object_list, get_world_size
-# - for tensor in [*model.parameters(), *model.buffers()]:
-# -     dist.broadcast(tensor.detach(), src=0)
-# + state = [model.state_dict()]
-# + broadcast_object_list(state, src=0)
-# + model.load_state_dict(state[0])
-#       buckets[-1].append(weight)
-# + flats = [torch.zeros(sum(map(torch.numel, bucket))) for bucket in buckets]
-# ~ flat = … => flat, sizes = flats[len(works)], [weight.numel() for weight in bucket]
-# + for weight, part in zip(bucket, flat.split(sizes), strict=True):
-# +     part.copy_(weight.grad.flatten()).div_(get_world_size())
-# +     weight.grad = part.view_as(weight)
-# ~ (dist… => all_reduce(flat, async_op=True))
-# ~ work, flat, bucket => work
-# - parts = flat.split([weight.numel() for weight in bucket])
-# - for weight, part in zip(bucket, parts, strict=True):
-# -     weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-# %% wrong: an all_reduce per parameter
-#   buckets, ready, works = [[]], set(), []
-# + bucket_size = 1
-# %% wrong: forgets that replicas must start equal
-# - for tensor in [*model.parameters(), *model.buffers()]:
-# -     dist.broadcast(tensor.detach(), src=0)
-# %% wrong: parameters start equal, buffers do not
-# ~ [*model.parameters(), *model.buffers()] => model.parameters()
-# %% wrong: everything after backward
-#   def finish():
-# +     for weight in trainable:
-# +         on_ready(weight)
-# ~ weight.register_post_accumulate_grad_hook(on_ready) => pass
-# %% wrong: all_reduce starts when the last gradient is there
-# ~ while… => while len(ready) == len(trainable) and len(works) < len(buckets):
-# %% wrong: buckets leave in the order in which they are full
-# ~ while… => bucket = next(b for b in buckets if any(weight is w for w in b))
-# + if ready.issuperset(bucket):
-# - bucket = buckets[len(works)]  # the first that has not left
-# %% wrong: works for one step only
-# ~ in works => in works[:]
-# - ready.clear()
-# - works.clear()
-# %% wrong: sums, and forgets to divide
-# ~ (weight) / dist.get_world_size() => (weight)
-# %% wrong: waits inside backward
-# ~ flat, async_op=True => flat
-# - work.wait()
-# %% wrong: copies the results back before they are there
-# - work.wait()
-# %% wrong: forgets to copy the results back
-# ~ weight.grad.copy… => part /= dist.get_world_size()
-# %% wrong: fills the buckets from the first layer on
-# ~ reversed(trainable) => trainable
-# %% wrong: a bucket that is not full never leaves
-# ~ (buckets) and => (buckets) - 1 and
-# %% wrong: returns nothing
-# - return finish
+        mistakes = {"This is its own gradient, not the mean.": parts[rank]}
+        mistakes |= undivided(sum(parts))
+        compare(what, weight.grad, sum(parts) / world_size, mistakes, 1e-4, 1e-5)

@@ -75,48 +75,26 @@ def check(answer, case):
             raise Wrong(f"it returned {got}; it should be {want}.{''.join(why[:1])}")
 
 
-# %% right: asks torch's own function
-# = from torch.distributed import _compute_bucket_assignment_by_size as assign
-# = return assign(weights, [first_bytes, cap_bytes])[0] if weights else []
-# %% right: one dtype after the other, sorted at the end
-def ex8_1(weights, first_bytes, cap_bytes):
-    buckets = []
-    for dtype in {weight.dtype for weight in weights}:
-        limit, bucket, num_bytes = first_bytes, [], 0
-        for i, weight in enumerate(weights):
-            if weight.dtype == dtype:
-                bucket.append(i)
-                num_bytes += weight.nbytes
-                if num_bytes >= limit:
-                    buckets.append(bucket)
-                    limit, bucket, num_bytes = cap_bytes, [], 0
-        buckets += [bucket] if bucket else []
-    return sorted(buckets)
-
-
-# %% wrong: closes a bucket before it would be too full
+# %% mistake: closes a bucket before it would be too full
 # > These buckets stay below their limit; DDP's reach it.
-# ~ num_bytes >= limit => bucket[1:] and num_bytes > limit
-# ~ buckets.append(bucket) => buckets.append(bucket[:-1])
-# ~ cap_bytes, [], 0 => cap_bytes, [i], weight.nbytes
-# %% wrong: no bucket is small
+#   bucket, num_bytes = held[dtype]
+# + if bucket and num_bytes + weight.nbytes > limits.get(dtype, first_bytes):
+# +     buckets.append(bucket := [])
+# +     num_bytes, limits[dtype] = 0, cap_bytes
+# ~ num_bytes >= limits.get(dtype, first_bytes) => False
+# %% mistake: no bucket is small
 # > The first limit was not used.
 # ~ limits.get(dtype, first_bytes) => cap_bytes
-# %% wrong: only the very first bucket is small
+# %% mistake: only the very first bucket is small
 # > The first limit was used for one dtype only.
 # ~ limits.get(dtype, first_bytes) => limits.get(0, first_bytes)
 # ~ limits[dtype] => limits[0]
-# %% wrong: counts numbers
+# %% mistake: counts numbers
 # > This counts numbers, not bytes.
 # ~ () * weight.element_size() => ()
-# %% wrong: puts all dtypes into one bucket
+# %% mistake: puts all dtypes into one bucket
 # > Two dtypes share a bucket.
 # ~ weight.dtype => None
-# %% wrong: all buckets are small
+# %% mistake: all buckets are small
 # > The first limit was used for all.
 # ~ limits.get(dtype, first_bytes) => first_bytes
-# %% wrong: lists them as they fill up
-# -         buckets.append([])
-# ~ held[dtype] = buckets[-1] => held[dtype] = []
-# ~ del held[dtype] => buckets.append(held.pop(dtype)[0])
-# ~ buckets => buckets + [bucket for bucket, _ in held.values()]

@@ -90,46 +90,21 @@ def check(answer, case):
             _, start, velocity = want
 
 
-# %% right: averages the differences, all in one message, and lets torch step
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    pairs = list(zip(start, weights, strict=True))
-    flat = torch.cat([(s - w.float()).flatten() for s, w in pairs])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    pieces = flat.split([s.numel() for s in start])
-    nesterov = momentum > 0
-    outer = torch.optim.SGD(start, lr, momentum, nesterov=nesterov)
-    for s, piece, v in zip(start, pieces, velocity):
-        s.grad = piece.view_as(s)
-        outer.state[s]["momentum_buffer"] = v
-    if not nesterov:
-        for s, v in zip(start, velocity):
-            v.copy_(s.grad)
-    outer.step()
-    for s, w in pairs:
-        s.grad = None
-        w.copy_(s)
-
-
-# %% wrong: averages the weights, as local SGD does
+# %% mistake: averages the weights, as local SGD does
 # > This is the mean of the weights; the outer step is missing.
 # ~ lr * (g + momentum * v) => g
-# %% wrong: plain momentum
+# %% mistake: plain momentum
 # > This goes along the velocity, without Nesterov's look ahead.
 # ~ (g + momentum * v) => v
-# %% wrong: the gradient's sign
+# %% mistake: the gradient's sign
 # > This goes the other way: the gradient has the wrong sign.
 # ~ begun - mean / dist.get_world_size() => mean / dist.get_world_size() - begun
-# %% wrong: each rank steps with its own difference
+# %% mistake: each rank steps with its own difference
 # > This is the step of its own weights, not of the mean.
 # ~ mean / dist.get_world_size() => weight
-# %% wrong: sums, and forgets to divide
+# %% mistake: sums, and forgets to divide
 # > The weights were summed, and not averaged.
 # ~ mean / dist.get_world_size() => mean
-# %% wrong: averages in bfloat16
+# %% mistake: averages in bfloat16
 # > The mean was rounded to bfloat16 on the way.
 # ~ mean = weight.to(torch.float32, copy=True) => mean = weight.clone()
-# %% wrong: start stays where it was
-# - begun.sub_(lr * (g + momentum * v))
-# ~ begun => begun - lr * (g + momentum * v)

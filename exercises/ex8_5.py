@@ -102,11 +102,10 @@ NUMBERS = [sum(torch.Size(SIZES[n]).numel() for n in b) for b in BUCKETS]
 all_reduce = dist.all_reduce
 
 
-class Watch:
-    """Stand in for dist.all_reduce; write down what happens, refuse what is wrong."""
+class Watch(Buckets):
+    """Stand in for dist.all_reduce: buckets, then one number for each parameter."""
 
-    def __init__(self):
-        self.events, self.works, self.sync = [], [], True
+    sync = True
 
     def __call__(self, tensor, *args, async_op=False, **kwargs):
         if not self.sync:
@@ -115,13 +114,7 @@ class Watch:
         if number < len(NUMBERS) and size != len(NAMES):
             if not async_op:
                 raise Wrong("an all_reduce of a bucket has no async_op=True.")
-            if size != NUMBERS[number]:
-                raise Wrong(f"""all_reduce number {number + 1} of this step has {size}
-                    numbers on rank {rank}; the buckets have {NUMBERS}, and leave in
-                    this order on all ranks.""")
-            self.events.append(number)
-            self.works.append(Work(all_reduce(tensor, *args, async_op=True, **kwargs)))
-            return self.works[-1]
+            return self.send(tensor, *args, **kwargs)
         if size > len(NAMES):
             raise Wrong(f"""after {number} buckets comes an all_reduce of {size} numbers
                 more; each bucket takes one.""")
@@ -149,17 +142,13 @@ def plan(used):
 
 def check(answer, case):
     only("all_reduce", "all_reduce is enough.")
-    watch = Watch()
-    patch(dist, "all_reduce", watch)
     for number, (name, steps) in enumerate(CASES.items()):
         case(name)
         seed, weights = dice(number), {}
         for n in NAMES:
             weights[n] = nn.Parameter(torch.randn(SIZES[n], generator=seed))
-        for weight in weights.values():
-            weight.register_post_accumulate_grad_hook(
-                lambda weight: watch.events.append("gradient")
-            )
+        watch = Watch(NUMBERS, weights.values())
+        patch(dist, "all_reduce", watch)
         run = answer([[weights[n] for n in bucket] for bucket in BUCKETS])
         if not callable(run):
             raise Wrong(f"it returned {run!r:.60}, not a function run(loss, sync).")
@@ -180,22 +169,21 @@ def play_case(run, steps, weights, watch):
                     held = know[r][n]
                     know[r][n] = weight.grad + (0 if held is None else held)
         used, watch.sync = uses[rank % len(uses)], sync
-        watch.events.clear(), watch.works.clear()
+        watch.begin()
         loss = loss_of(weights, used, step, rank)
         run(loss) if sync else run(loss, sync=False)
-        if not (come := watch.events.count("gradient")):
+        if not (come := watch.num_gradients()):
             raise Wrong(f"{when}, no gradient was computed: run() calls backward.")
         if sync:
             if (left := len(watch.works)) < len(BUCKETS):
                 raise Wrong(f"{when}, {left} of {len(BUCKETS)} buckets were sent.")
             for i, (should, bucket) in enumerate(zip(plan(used), BUCKETS)):
-                before = watch.events[: watch.events.index(i)].count("gradient")
-                if before > should:
+                if (before := watch.num_gradients(i)) > should:
                     raise Wrong(f"""{when}, bucket {i} left after {before} of {come}
                         gradients, and had all of its own after {should}. Rank {rank}'s
                         loss uses {"".join(n for n in NAMES if n in used.lower())}, and
                         the bucket holds {bucket}.""")
-            if idle := sum(not work.waited for work in watch.works):
+            if idle := watch.num_idle():
                 raise Wrong(f"{when}, run() did not wait for {idle} all_reduces.")
         for n, weight in weights.items():
             parts = [each[n] for each in know]
@@ -225,92 +213,3 @@ def compare_gradient(what, got, parts, sync):
         "It was averaged, in a step with sync=False.": total / world_size,
         "It is zero on a rank that does not use it.": torch.zeros_like(total),
     }, 1e-4, 1e-5)  # fmt: skip
-
-
-# %% right: a class that counts what is missing in each bucket
-class Run:
-    def __init__(self, buckets):
-        self.buckets, self.missing, self.next, self.sent = buckets, None, 0, []
-        for number, bucket in enumerate(buckets):
-            for weight in bucket:
-                weight.register_post_accumulate_grad_hook(
-                    lambda weight, number=number: self.arrive(number)
-                )
-
-    def arrive(self, number):
-        if self.missing is not None:
-            self.missing[number] -= 1
-            self.leave()
-
-    def leave(self):
-        while self.next < len(self.buckets) and not self.missing[self.next]:
-            flat = [
-                torch.zeros(w.numel()) if w.grad is None else w.grad.reshape(-1)
-                for w in self.buckets[self.next]
-            ]
-            flat = torch.cat(flat) / dist.get_world_size()
-            self.sent.append((dist.all_reduce(flat, async_op=True), flat))
-            self.next += 1
-
-    def __call__(self, loss, sync=True):
-        self.missing = None
-        if sync:
-            nodes, leaves = [loss.grad_fn], set()
-            known = set(nodes)
-            for node in nodes:
-                if hasattr(node, "variable"):
-                    leaves.add(id(node.variable))
-                for after, _ in node.next_functions:
-                    if after is not None and after not in known:
-                        known.add(after)
-                        nodes.append(after)
-            self.missing = [sum(id(w) in leaves for w in b) for b in self.buckets]
-            self.next, self.sent = 0, []
-            self.leave()
-        loss.backward()
-        if not sync:
-            return
-        have = [w.grad is not None for b in self.buckets for w in b]
-        have = torch.tensor(have, dtype=torch.int32)
-        dist.all_reduce(have, op=dist.ReduceOp.MAX)
-        have = iter(have.tolist())
-        for (work, flat), bucket in zip(self.sent, self.buckets):
-            work.wait()
-            start = 0
-            for w in bucket:
-                part, start = flat[start : start + w.numel()], start + w.numel()
-                if next(have):
-                    w.grad = part.view_as(w).clone()
-
-
-def ex8_5(buckets):
-    return Run(buckets)
-
-
-# %% wrong: waits for gradients that do not come
-# ~ ready = set(weights) - reached(loss) => ready = set()
-# %% wrong: sends at the end what has not left
-# ~ ready = set(weights) - reached(loss) => ready = set()
-#   loss.backward()
-# + ready.update(weights)
-# + send()
-# %% wrong: averages after backward, and nothing overlaps
-# - ready = set(weights) - reached(loss)
-# - send()
-# - loss.backward()
-# + loss.backward()
-# + ready = set(weights)
-# + send()
-# %% wrong: gives zeros to a parameter that nobody uses
-# ~ anybody[weight] => True
-# %% wrong: leaves alone what the rank itself did not use
-# ~ anybody[weight] => weight.grad is not None
-# %% wrong: averages in every step
-# - if ready is not None:
-# -     ready.add(weight)
-# -     send()
-# + ready.add(weight)
-# + send()
-# - if not sync:
-# -     return loss.backward()
-# - ready = None

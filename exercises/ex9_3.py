@@ -104,29 +104,10 @@ def check(answer, case):
             compare(f"the {what} on rank {rank}", got[i], want[i], values, 1e-6, 1e-9)
 
 
-# %% right: keeps a running mean, and sends everything in one message
-def ex9_3(model, micro_batches):
-    learned = [p for p in model.parameters() if p.requires_grad]
-    flat = torch.zeros(sum(p.numel() for p in learned) + 2, dtype=torch.double)
-    for x, labels in micro_batches:
-        loss = F.cross_entropy(model(x).transpose(1, 2), labels, reduction="none").sum()
-        grads = torch.autograd.grad(loss, learned)
-        count = (labels != -100).sum().view(1)
-        flat += torch.cat([g.flatten() for g in grads] + [loss.detach().view(1), count])
-    dist.all_reduce(flat)
-    flat = flat / flat[-1].clamp(min=1)
-    start = 0
-    for param in learned:
-        part = flat[start : start + param.numel()]
-        param.grad = part.view_as(param).to(param.dtype)
-        start += param.numel()
-    return flat[-2]
-
-
-# %% wrong: forgets to divide
+# %% mistake: forgets to divide
 # > This is the sum over the tokens, not the mean.
 # ~ max(1, total[1].item()) => 1
-# %% wrong: the mean of the micro-batches' means
+# %% mistake: the mean of the micro-batches' means
 # > This is a mean of the micro-batches' means.
 # ~ flat, reduction="sum" => flat
 # ~ (flat != -100).sum().item() => 1
@@ -135,31 +116,20 @@ def ex9_3(model, micro_batches):
 # + num, tokens = max(1, total[1].item()), dist.get_world_size()
 # + dist.all_reduce(loss := total[0] / num)
 # ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
-# %% wrong: each rank divides by its own tokens, and then comes the mean over ranks
+# %% mistake: each rank divides by its own tokens, and then comes the mean over ranks
 # > This is the mean of the ranks' means.
 # - dist.all_reduce(total)
 # - loss, tokens = total[0].item(), max(1, total[1].item())
 # + num, tokens = max(1, total[1].item()), dist.get_world_size()
 # + dist.all_reduce(loss := total[0] / num)
 # ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
-# %% wrong: counts every place, with or without a label
+# %% mistake: counts every place, with or without a label
 # > This divides by the tokens that do not count, too.
 # ~ (flat != -100).sum().item => flat.numel
-# %% wrong: asks no other rank
+# %% mistake: asks no other rank
 # > This is the mean on this rank alone.
 # - dist.all_reduce(total)
 # - dist.all_reduce(param.grad)
-# %% wrong: the mean over ranks of what is divided by all tokens
+# %% mistake: the mean over ranks of what is divided by all tokens
 # > This is divided by the number of ranks, too.
 # ~ max(1, total[1].item()) => max(1, total[1].item()) * dist.get_world_size()
-# %% wrong: a rank without micro-batches doesn't take part
-# ~ param.grad = torch.zeros_like(param) => continue
-# %% wrong: 0 / 0 when nothing counts
-# ~ total[0].item(), max(1, total[1].item()) => total
-# %% wrong: reads all micro-batches first, and keeps all activations
-#   total = torch.zeros(2, dtype=torch.double)  # the sum of losses, and the tokens
-# + losses = []
-# ~ loss.backward() => losses.append(loss)
-# - dist.all_reduce(total)
-# + sum(losses).backward()
-# + dist.all_reduce(total)

@@ -19,10 +19,10 @@ from tasks import read_digits
 
 
 def settle() -> None:
-    """Take from chance what one process can: kernels, memory, threads."""
+    """Remove the randomness that one process can: kernels, memory, threads."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's
     torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False  # no kernel is chosen by its time
+    torch.backends.cudnn.benchmark = False  # choose no kernel by timing
     torch.set_num_threads(1)  # two would each add up a part
 
 

@@ -33,7 +33,7 @@ def split(work: list[float], speeds: list[float], way: str) -> list[list[int]]:
     if way != "whoever is free":  # the work is known, so begin with the most
         order.sort(key=lambda i: -work[i])
     guess = [1.0 for _ in speeds] if way == "longest first" else speeds
-    for i in order:  # to whoever would be the first to end it
+    for i in order:  # to the rank that would end it first
         known = 0 if way == "whoever is free" else work[i]
         rank = min(ranks, key=lambda r: ends[r] + known / guess[r])
         shares[rank].append(i)

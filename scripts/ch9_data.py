@@ -54,9 +54,9 @@ class Stream(IterableDataset):
         first = self.rank + self.world_size * worker
         mine = range(first, len(self.lanes), self.world_size * workers)
         own = [shuffle(chain(*self.lanes[i]), f"{self.key} {i}") for i in mine]
-        for step in range(self.steps):  # as many in every reader
+        for step in range(self.steps):  # the same number in every reader
             taken = [i for lane in own for i in islice(lane, self.batch)]
-            if step >= self.done:  # what was trained is drawn, but not read
+            if step >= self.done:  # trained steps are drawn, not read
                 yield self.data[taken]  # (B, SIZE + 1); B may be 0
 
 

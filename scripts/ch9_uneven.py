@@ -41,9 +41,9 @@ def even_out(way: str, batches: list[tuple], device) -> list[tuple]:
         agree_on(len(batches), op, device)
         for op in (dist.ReduceOp.MIN, dist.ReduceOp.MAX)
     )
-    if way == "cut":  # what some have more is lost
+    if way == "cut":  # the surplus is dropped
         return batches[:least]
-    if way == "repeat":  # what some have less is counted twice
+    if way == "repeat":  # the shortfall is repeated
         return list(islice(cycle(batches), most))
     if way == "pad":  # empty batches, which weigh nothing
         empty = [part[:0] for part in batches[0]]

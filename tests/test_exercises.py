@@ -13,6 +13,7 @@ from allranks.base.paths import ROOT
 from allranks.exercises import files, grader
 from allranks.live.processes import RankProcesses
 from book._tools import exercises as book
+from tests.answers import FOLDER, function, read
 
 NAMES = files.names()
 NOTEBOOKS = {
@@ -35,45 +36,52 @@ OURS = r"Traceback|Verdict|site-packages|allranks|check of ex|__main__"
 @pytest.mark.replay("exercises/{name}.py")
 @pytest.mark.parametrize("name", NAMES)
 class TestGrader:
-    """Each cell of an exercise's file is graded as a reader's answer."""
+    """Each answer is graded as a reader's is."""
 
     def test_knows_the_stub(self, name):
         """An untouched stub is recognised, and is not called wrong."""
-        exercise = files.find(name)
-        (stub,) = (cell for cell in exercise.cells if cell.kind == "stub")
-        found = check(exercise.answer(stub))
+        found = check(function(name, files.find(name).code("stub")))
         assert (found.status, found.passed) == ("stub", False)
         assert found.message.startswith(f"{name}: still the stub.")
 
     def test_lets_what_is_right_pass(self, name):
         """The solution passes, and so do other right answers, however unexpected."""
-        exercise = files.find(name)
-        for cell in exercise.cells:
-            if cell.kind in ("solution", "right"):
-                found = check(exercise.answer(cell))
-                assert found.passed, f"{cell.kind}: {cell.note}\n{found.message}"
-                assert found.cases
+        right = answers(name, "solution", "right")
+        assert len(right) >= 2
+        for cell in right:
+            found = check(function(name, cell.code))
+            assert found.passed, f"{cell.kind}: {cell.note}\n{found.message}"
+            assert found.cases
 
     def test_refuses_what_is_wrong_and_says_why(self, name):
         """Each mistake has a message of its own, which shows none of our machinery."""
-        exercise, told = files.find(name), {}
-        for cell in exercise.cells:
-            if cell.kind == "wrong":
-                found = check(exercise.answer(cell))
-                assert found.status in ("wrong", "error", "hang"), cell.note
-                assert "of no use to the check" not in found.message, cell.note
-                assert not re.search(OURS, found.message), found.message
-                # A group of one rank may show another side of a mistake.
-                if not found.message.startswith(f"{name}: not yet. 1 rank"):
-                    assert cell.sentence in " ".join(found.message.split()), cell.note
-                told[cell.note] = found.message
-        assert len(set(told.values())) == len(told), told
+        wrong, told = answers(name, "wrong", "mistake"), set()
+        assert len(wrong) >= 3
+        for cell in wrong:
+            found = check(function(name, cell.code))
+            assert found.status in ("wrong", "error", "hang"), cell.note
+            assert "of no use to the check" not in found.message, cell.note
+            assert not re.search(OURS, found.message), found.message
+            # A group of one rank may show another side of a mistake.
+            if not found.message.startswith(f"{name}: not yet. 1 rank"):
+                assert cell.sentence in " ".join(found.message.split()), cell.note
+            assert found.message not in told, cell.note
+            told.add(found.message)
+
+
+def test_each_exercise_has_a_file_of_answers():
+    """And there is none that is never played."""
+    assert {path.stem for path in FOLDER.glob("ex*.py")} == {*NAMES}
+
+
+def answers(name: str, *kinds: str) -> list[files.Cell]:
+    """Return the answers of some kinds to an exercise."""
+    return [cell for cell in read(files.find(name)) if cell.kind in kinds]
 
 
 def answer(code: str, name: str = "ex5_1"):
     """Return a reader's function: the one that ``code`` defines under this name."""
-    cell = files.Cell("wrong", "", code)
-    return files.find(name).answer(cell)
+    return function(name, code)
 
 
 class TestCheck:
@@ -315,7 +323,9 @@ def test_the_check_gives_nothing_away_to_its_own_reader(name):
 class TestFile:
     """A malformed file is refused, naming the part that is missing."""
 
-    GOOD = files.FOLDER / "ex2_3.py"
+    GOOD = (files.FOLDER / "ex2_3.py").read_text("utf8")
+    GOOD += "# %% mistake: the mean of the means\n# > This is the mean of the means.\n"
+    GOOD += "# = return losses.mean()\n"
 
     @pytest.mark.parametrize(
         ("old", "new", "fault"),
@@ -333,22 +343,23 @@ class TestFile:
             ),
             ("# = return losses.mean()", "# = return (", "Python in line 3"),
             ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
-            ("# = return losses.mean()", "x = 1", "def ex2_3"),
+            ("# = return losses.mean()", "x = 1", "changes in each mistake"),
+            ("# > This is the mean of the means.\n", "", "a sentence"),
+            ("def ex2_3(", "def ex2_4(", "def ex2_3 in stub and solution"),
+            ("# %% mistake:", "# %% check:", "one stub, solution and check"),
         ],
     )
     def test_is_refused(self, tmp_path, old, new, fault):
         """The message names the file and the fault."""
-        text = self.GOOD.read_text("utf8")
-        assert old in text
+        assert old in self.GOOD
         path = tmp_path / "ex2_3.py"
-        path.write_text(text.replace(old, new, 1), "utf8")
+        path.write_text(self.GOOD.replace(old, new, 1), "utf8")
         with pytest.raises(ValueError, match=f"ex2_3.py needs .*{fault}"):
             files.read(path)
 
     def test_needs_no_import_of_a_module(self, tmp_path):
         """A cell gets the modules that it names, unless that name is its own."""
-        text = self.GOOD.read_text("utf8")
-        text = text.replace("def check(answer, case):", "def check(answer, copy):")
+        text = self.GOOD.replace("def check(answer, case):", "def check(answer, copy):")
         text = text.replace("case(", "copy(time), nn, os.path.join(")
         body = "# = random = losses.mean() * math.pi\n# = return random"
         text = text.replace("# = return losses.mean()", body)
@@ -358,7 +369,7 @@ class TestFile:
         head, _, _ = exercise.code("check").partition("\n\n\n")
         given = "import torch\nfrom torch import nn"
         assert head == f"import os\nimport time\n\n{given}"
-        assert exercise.code("wrong").startswith("import math\n\n\ndef ex2_3(")
+        assert exercise.code("mistake").startswith("import math\n\n\ndef ex2_3(")
 
     @pytest.mark.parametrize(
         ("edits", "body"),
@@ -376,31 +387,23 @@ class TestFile:
                 "    if x:\n        y = 1\n        if y:\n            y += 1\n",
             ),
             ("# = if y:\n# =     return y", "    if y:\n        return y\n"),
-            ("# > Why.\n# ~ x: => y:", "    if y:\n        y = 1\n        return x\n"),
         ],
     )
-    def test_may_say_how_an_answer_differs_from_the_solution(
-        self, tmp_path, edits, body
-    ):
+    def test_says_how_a_mistake_differs_from_the_solution(self, tmp_path, edits, body):
         """Lines are found in their order, whatever their indentation."""
         head = 'def ex2_3(x, y):\n    """Do it."""\n'
         solution = f"{head}    if x:\n        y = 1\n        return x\n"
-        text, _, check = self.GOOD.read_text("utf8").partition("# %% solution\n")
-        text += f"# %% solution\n{solution}# %% check{check.partition('# %% check')[2]}"
-        text = f"{text.partition('# %% wrong')[0]}" + 3 * f"# %% wrong: so\n{edits}\n"
+        text = re.sub(r"(?s)(?<=solution\n).*?(?=# %% check)", solution, self.GOOD)
         path = tmp_path / "ex2_3.py"
-        path.write_text(text, "utf8")
+        path.write_text(f"{text}# %% mistake: so\n# > Why.\n{edits}\n", "utf8")
         cell = files.read(path).cells[-1]
-        assert cell.code == (head + body).strip()
-        assert cell.sentence == ("Why." if "Why" in edits else "")
+        assert (cell.code, cell.sentence) == ((head + body).strip(), "Why.")
 
     def test_may_say_how_a_stub_differs_from_the_solution(self, tmp_path):
         """An import that would give the solution away is left out of the stub."""
-        text = self.GOOD.read_text("utf8")
         head = "# %% stub\n# - import math\n# %% solution\nimport torch\nimport math\n"
-        text = text.replace("# %% solution\n", f"{head}\n\n")
         path = tmp_path / "ex2_3.py"
-        path.write_text(text, "utf8")
+        path.write_text(self.GOOD.replace("# %% solution\n", f"{head}\n\n"), "utf8")
         stub = files.read(path).code("stub")
         assert stub.startswith("import torch\n\n\ndef ex2_3(losses, counts):\n")
         assert stub.endswith("raise NotImplementedError")

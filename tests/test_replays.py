@@ -109,6 +109,19 @@ def test_what_failed_is_replayed_until_it_passes(tree):
     assert name in run(tree)[1] and name not in run(tree)[1]
 
 
+def test_an_exercise_is_replayed_with_its_answers(tree):
+    """They are tried with its check, though no file of the package reads them."""
+    (tree.path / "exercises").mkdir()
+    (tree.path / "tests/exercises").mkdir()
+    (tree.path / "exercises/ex1_1.py").write_text("W = 4\n")
+    for text in "# %% right: so\n", "# %% right: not so\n":
+        (tree.path / "tests/exercises/ex1_1.py").write_text(text)
+        now = replayed.digests(tree.path)
+        changed, _ = replays.due(now, replayed.load(tree.path), {}, turn=0)
+        assert changed == {"exercises/ex1_1.py"}
+        replayed.write(tree.path, now)
+
+
 def test_ten_commits_in_a_row_replay_everything(tree):
     """A name belongs to one part, and each commit has the next one, merges too."""
     seen = []

@@ -42,8 +42,8 @@ SESSION = [
     "from allranks import check, hints\n"
     "from allranks.exercises import files\n"
     "print('exercises', len(files.names()), hints('ex2_3', 1))\n"
-    "stub = files.find('ex2_3')\n"
-    "check(stub.answer(stub.cells[0]))\n"
+    "stub = files.find('ex2_3').code('stub')\n"
+    "check(files.load(stub, '<cell>')['ex2_3'])\n"
     "print('scripts', importlib.util.find_spec('scripts'))\n"
     "from allranks.base.paths import ROOT\n"
     "print('rehearsed', (ROOT / 'book/_examples/train_cuda.py').is_file())",

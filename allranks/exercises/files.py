@@ -15,54 +15,46 @@ The docstring has a title, fields, the task in Markdown, and three hints::
     Hint 3: the call, or the line, almost
     """
 
-The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it passes``
-(at least one), ``# %% wrong: the mistake`` (at least three). What a reader is given is
-made of the solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``,
-``F`` and the modules of the standard library need no import: a reader gets those that
-the solution names. Right and wrong answers have all of its imports, and their own.
+The code is in cells: ``# %% solution``, ``# %% check``, and for each mistake that the
+check names ``# %% mistake: what it is``. What a reader is given is made of the
+solution, if no cell ``# %% stub`` comes first. ``torch``, ``dist``, ``nn``, ``F`` and
+the modules of the standard library need no import: a reader gets those that the
+solution names.
 
-A right or wrong answer is a function, or says how it differs from an earlier right one,
-such as the solution::
+A mistake has its sentence, in lines after ``>``, and says how it differs from the
+solution; so may a stub differ from what is made of the solution::
 
-    # %% wrong: the sum, not the mean
+    # %% mistake: the sum, not the mean
+    # > This is the sum: divide it by the world size.
     # - total /= world_size
-    # %% wrong: the largest
-    # ~ all_reduce(total) => all_reduce(total, dist.ReduceOp.MAX)
-    # %% wrong: the rank's own; … is whatever stands there
+    # %% mistake: the rank's own; … is whatever stands there
+    # > This is the rank's own.
     # ~ dist.all_reduce(… => pass
-    # %% wrong: divides too early
+    # %% mistake: divides too early
+    # > It divides by the world size twice.
     #   dist.all_reduce(total)
     # + total /= world_size
-    # - total /= world_size
-    # %% wrong: the mean of its own numbers
+    # %% mistake: the mean of its own numbers
+    # > This is the mean over the rank's numbers.
     # = return x.mean()
 
 A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
 after none of these stays, and says where. Each is looked for after the one before,
-whatever its indentation. Lines after ``=`` are the whole body of the solution. So may
-a cell ``# %% stub`` differ from what is made of the solution.
-
-A mistake that the check names has its sentence first, in lines after ``>``::
-
-    # %% wrong: the sum, not the mean
-    # > This is the sum: divide it by the world size.
-    # - total /= world_size
+whatever its indentation. Lines after ``=`` are the whole body of the solution.
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
 names what is tried from here on, for the messages. ``solution`` is the right function;
 ``reference(got, outcome, …)`` gives what ``outcome(solution, …)`` is, and that of each
-mistake with a sentence. The check can use ``torch``, ``dist``, ``nn``, ``F``, ``rank``,
+mistake. The check can use ``torch``, ``dist``, ``nn``, ``F``, ``rank``,
 ``world_size``, ``folder`` (an empty one, the same on all ranks, and the current one),
 and what :mod:`allranks.exercises.rank_side` lists.
 '''
 
 import ast
-import itertools
 import linecache
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +62,7 @@ from typing import Any
 from allranks.base.paths import ROOT
 
 FOLDER = ROOT / "exercises"
-KINDS = "stub", "solution", "check", "right", "wrong"
+KINDS = "stub", "solution", "check", "mistake"
 GIVEN = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
@@ -81,14 +73,13 @@ _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
 _SENTENCE = re.compile(r"^# > (.+)\n", re.MULTILINE)
 _EDIT = re.compile(r"# ([-+~= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
-_count = itertools.count(1)  # numbers the answers, so that each has its file name
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its kind, such as ``wrong``, the note in its heading, and its code.
+    """One cell: its kind, such as ``mistake``, the note in its heading, and its code.
 
-    A mistake that the check names has a sentence, too.
+    A mistake has a sentence, too.
     """
 
     kind: str
@@ -136,10 +127,6 @@ class Exercise:
         """Return the code of the first cell of a kind."""
         return next(cell.code for cell in self.cells if cell.kind == kind)
 
-    def answer(self, cell: Cell) -> Callable:
-        """Run a cell as a reader would, and return the function that it defines."""
-        return load(cell.code, f"<{self.name}, {cell.kind} {next(_count)}>")[self.name]
-
 
 def load(code: str, filename: str, **names: Any) -> dict[str, Any]:
     """Run code in a namespace with some names, and return it; errors show its lines."""
@@ -182,21 +169,13 @@ def read(path: Path) -> Exercise:
     head, _, prose = rest.partition("\n\n")
     fields = dict(re.findall(r"^(\w+): ([^#\n]+?) *(?:#.*)?$", head, re.MULTILINE))
     task, *hints = _HINT.split(prose)
-    # split keeps what it captured, so parts is kind, note, code, kind, note, code, ...
-    _, *parts = _CELL.split(text)
-    triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    cells = [_cell(*triple) for triple in triples]
-    cells = [
-        cell if _EDIT.match(cell.code) else replace(cell, code=_imported(cell.code))
-        for cell in cells
-    ]
+    cells = cells_of(text)
+    # A stub is written by hand only if the solution's imports would give it away.
     if [cell.kind for cell in cells[:1]] == ["solution"]:
         cells.insert(0, Cell("stub", "", _stub(cells[0].code)))
     kinds = [cell.kind for cell in cells]
     numbers = [int(n) for n in re.findall(r"\d+", fields.get("Ranks", ""))]
     strange = [kind for kind in kinds if kind not in KINDS]
-    # A strange kind comes last, and is told by its own fault.
-    order = sorted(kinds, key=[*KINDS, *strange].index)
     defines = rf"^def {Path(path).stem}\("
     for fault, found in {
         "a title of one line, fields, a task": (
@@ -207,26 +186,25 @@ def read(path: Path) -> Exercise:
         "world sizes in Ranks": not numbers,
         "Hint 1, Hint 2, Hint 3": hints[::2] != ["1", "2", "3"],
         f"kinds of cells: {', '.join(KINDS)}": strange,
-        "the cells in the order of the format": kinds != order,
-        "one stub, solution and check, 1 right, 3 wrong": (
-            kinds[:3] != ["stub", "solution", "check"]
-            or kinds.count("right") < 1
-            or kinds.count("wrong") < 3
-            or len(set(kinds[:3])) != 3
+        "one stub, solution and check, then its mistakes": (
+            kinds[:3] != ["stub", "solution", "check"] or {*kinds[3:]} - {"mistake"}
         ),
-        "what is right or wrong in each such cell's heading": any(
-            cell.kind in ("right", "wrong") and not cell.note for cell in cells
+        "a note, a sentence (>) and changes in each mistake": any(
+            not (cell.note and cell.sentence and is_change(cell)) for cell in cells[3:]
         ),
-        f"def {Path(path).stem} in each cell but the check": any(
+        f"def {Path(path).stem} in stub and solution": any(
             not re.search(defines, cell.code, re.MULTILINE)
-            for cell in cells
-            if cell.kind != "check" and not _EDIT.match(cell.code)
+            for cell in cells[:2]
+            if not is_change(cell)
         ),
     }.items():
         if found:
             raise ValueError(f"{Path(path).name} needs {fault}")
+    stub, solution, check, *mistakes = cells
     try:
-        cells = _completed(cells)
+        if is_change(stub):
+            stub = changed(stub, _stub(solution.code))
+        mistakes = [changed(mistake, solution.code) for mistake in mistakes]
     except ValueError as error:
         raise ValueError(f"{Path(path).name} needs {error}") from None
     return Exercise(
@@ -237,45 +215,63 @@ def read(path: Path) -> Exercise:
         hard="Level" in fields,
         task=task.strip(),
         hints=tuple(" ".join(hint.split()) for hint in hints[1::2]),
-        cells=tuple(cells),
+        cells=(stub, solution, check, *mistakes),
     )
 
 
-def _cell(kind: str, note: str | None, text: str) -> Cell:
-    """Return a cell, whose sentence is not part of its code."""
-    sentence = " ".join(_SENTENCE.findall(text))
-    return Cell(kind, note or "", _SENTENCE.sub("", text).strip(), sentence)
+def cells_of(text: str) -> list[Cell]:
+    """Return a file's cells; those that are no changes import what they name."""
+    # split keeps what it captured, so parts is kind, note, code, kind, note, code, ...
+    _, *parts = _CELL.split(text)
+    cells = []
+    for kind, note, code in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        sentence = " ".join(_SENTENCE.findall(code))
+        cell = Cell(kind, note or "", _SENTENCE.sub("", code).strip(), sentence)
+        if not is_change(cell):
+            cell = replace(cell, code=_imported(cell.code))
+        cells.append(cell)
+    return cells
+
+
+def is_change(cell: Cell) -> bool:
+    """Tell whether a cell says how it differs from other code."""
+    return bool(_EDIT.match(cell.code))
+
+
+def changed(cell: Cell, *bases: str) -> Cell:
+    """Return a cell with the code that its changes make of another.
+
+    Args:
+        bases: the solution, or any right answers; the first that fits is taken.
+    Raises:
+        ValueError: if none has the lines to keep and to change, or if what comes out
+            is no Python.
+    """
+    edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
+    if None in edits:
+        raise ValueError(f"a sign in each line of: {cell.note}")
+    for base in bases:
+        if (code := _edit(base, [edit.groups() for edit in edits])) is None:
+            continue
+        try:
+            return replace(cell, code=_imported(code))
+        except SyntaxError as error:
+            at = f"line {error.lineno}, {error.text.strip()!r}"
+            raise ValueError(f"Python in {at}, for: {cell.note}") from None
+    raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
 def _stub(solution: str) -> str:
     """Return what a reader is given: the imports, the signature and the docstring."""
     function = ast.parse(solution).body[-1]
     head = solution.splitlines()[function.lineno - 1 : function.body[0].end_lineno]
-    lines = [*_imports(solution), "", "", *head, "    raise NotImplementedError"]
+    lines = [*imports(solution), "", "", *head, "    raise NotImplementedError"]
     return "\n".join(lines).strip()
-
-
-def _completed(cells: list[Cell]) -> list[Cell]:
-    """Return the cells with right and wrong answers as a whole, imports included.
-
-    Raises:
-        ValueError: if one differs in a line that no right answer before it has.
-    """
-    imports, found = "\n".join(_imports(cells[1].code)), []
-    for cell in cells:
-        if _EDIT.match(cell.code):
-            bases = [one.code for one in found if one.kind in ("solution", "right")]
-            bases = bases or [_stub(cells[1].code)]  # the cell is the stub
-            cell = replace(cell, code=_edited(bases, cell))
-        elif cell.kind in ("right", "wrong"):
-            cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
-        found.append(cell)
-    return found
 
 
 def _imported(code: str) -> str:
     """Return a cell with the imports of what is given and what it names."""
-    own, unbound = _imports(code), _unbound(code)
+    own, unbound = imports(code), _unbound(code)
     modules = sorted(unbound & sys.stdlib_module_names)
     given = [line for name, line in GIVEN.items() if name in unbound]
     groups = [f"import {name}" for name in modules], own, given
@@ -302,34 +298,11 @@ def _unbound(code: str) -> set[str]:
     return read - bound
 
 
-def _imports(code: str) -> list[str]:
+def imports(code: str) -> list[str]:
     """Return the lines of the imports."""
     tree = ast.parse(code).body
     found = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
     return code.splitlines()[: found[-1].end_lineno] if found else []
-
-
-def _edited(bases: list[str], cell: Cell) -> str:
-    """Return a right answer with the changes that a cell lists.
-
-    Args:
-        bases: the solution and other right answers; the first that fits is taken.
-    Raises:
-        ValueError: if none has the lines to keep and to change, or if what comes out
-            is no Python.
-    """
-    edits = [_EDIT.fullmatch(line) for line in cell.code.splitlines()]
-    if None in edits:
-        raise ValueError(f"a sign in each line of: {cell.note}")
-    for base in bases:
-        if (code := _edit(base, [edit.groups() for edit in edits])) is None:
-            continue
-        try:
-            return _imported(code)
-        except SyntaxError as error:
-            at = f"line {error.lineno}, {error.text.strip()!r}"
-            raise ValueError(f"Python in {at}, for: {cell.note}") from None
-    raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
 def _edit(base: str, edits: list[tuple[str, str]]) -> str | None:

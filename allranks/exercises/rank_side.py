@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 # What a check can use, from oracle.py, watch.py and patches.py.
 ORACLE = "Wrong Untouched compare expect in_place integers unpack"
-WATCH = "Work dice everyone gradient grads one_at_a_time undrawn"
+WATCH = "Buckets dice everyone gradient grads one_at_a_time trainable undivided undrawn"
 PATCHES = "forbid only patch spy"
 MARK = "\x1e"  # begins a line that names the case, between what the reader prints
 
@@ -49,12 +49,12 @@ class Case:
 
 
 class Known:
-    """The solution of an exercise, and the mistakes that have a sentence."""
+    """The solution of an exercise, and the mistakes that its check names."""
 
     def __init__(self, exercise: Exercise) -> None:
         functions = {}
         for cell in exercise.cells:
-            if cell.kind == "solution" or cell.sentence:
+            if cell.kind in ("solution", "mistake"):
                 # is_user_code skips files of this name, as it skips the check's.
                 filename = f"<frozen check of {exercise.name}: {cell.note}>"
                 functions[cell.sentence] = load(cell.code, filename)[exercise.name]

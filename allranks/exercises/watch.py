@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ import torch.distributed as dist
 from allranks.exercises.oracle import Wrong
 
 OTHERS = ", from which others draw."
-_gather = dist.all_gather_object  # itself, whatever a check puts there later
+# Themselves, whatever a check puts there later:
+_gather, _all_reduce = dist.all_gather_object, dist.all_reduce
 
 
 def everyone(value: Any) -> list:
@@ -31,6 +32,23 @@ def gradient(model: torch.nn.Module, loss: torch.Tensor) -> torch.Tensor:
     learned = [p for p in model.parameters() if p.requires_grad]
     grads = torch.autograd.grad(loss, learned, retain_graph=True)
     return torch.cat([grad.flatten() for grad in grads])
+
+
+def trainable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yield the trainable parameters by name; refuse a gradient of a frozen one."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter
+        elif parameter.grad is not None:
+            raise Wrong(f"`{name}` is frozen, and now it has a gradient.")
+
+
+def undivided(total: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what mistakes make of the mean over the ranks of what sums up to this."""
+    return {
+        "This is the sum: divide it by the world size.": total,
+        "This was divided twice.": total / dist.get_world_size() ** 2,
+    }
 
 
 def grads(model: torch.nn.Module, lacks: str) -> torch.Tensor:
@@ -108,3 +126,48 @@ class Work:
         if name in ("wait", "get_future", "is_completed"):
             self.waited = True
         return getattr(self.work, name)
+
+
+class Buckets:
+    """Send buckets of gradients, one after the other, and write down what happens.
+
+    A check derives from it what stands in for ``dist.all_reduce``.
+
+    Attributes:
+        sizes: how many numbers each bucket has.
+        works: of the buckets that have left in this step.
+        events: what came in this step: "gradient", or the number of a bucket that left.
+    """
+
+    def __init__(self, sizes: list[int], weights: Iterable[torch.nn.Parameter]) -> None:
+        self.sizes, self.works, self.events = sizes, [], []
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(self._come)
+
+    def _come(self, weight: torch.nn.Parameter) -> None:
+        self.events.append("gradient")
+
+    def begin(self) -> None:
+        """Forget the step before."""
+        self.works.clear()
+        self.events.clear()
+
+    def send(self, flat: torch.Tensor, *args: Any, **kwargs: Any) -> Work:
+        """Start the all_reduce of the next bucket, and return its work."""
+        number, size = len(self.works), flat.numel()
+        if size != self.sizes[number]:
+            raise Wrong(f"""all_reduce number {number + 1} of this step has {size}
+                numbers on rank {dist.get_rank()}; the buckets have {self.sizes}, and
+                leave in this order on all ranks.""")
+        self.events.append(number)
+        self.works.append(Work(_all_reduce(flat, *args, async_op=True, **kwargs)))
+        return self.works[-1]
+
+    def num_gradients(self, bucket: int | None = None) -> int:
+        """Count the gradients that came in this step, or before a bucket left."""
+        end = None if bucket is None else self.events.index(bucket)
+        return self.events[:end].count("gradient")
+
+    def num_idle(self) -> int:
+        """Count the works for which nobody waited."""
+        return sum(not work.waited for work in self.works)

@@ -7,16 +7,17 @@ ALT = (
     "there. The file holds six things, each with what goes wrong without it: the "
     "weights, under the plain model's names, or they do not load; the optimizer's "
     "state, or its first step is wrong; the schedule, or the learning rate starts "
-    "again; each rank's random numbers, or dropout draws others; the epoch, or the "
-    "data come in a wrong order; the step, or samples come twice. From it a new run of "
-    "as many ranks goes on, equal up to rounding."
+    "again; each rank's generator state, or dropout draws different numbers; the "
+    "epoch, or the data come in the wrong order; the step, or samples come twice. From "
+    "it a new run with the same number of ranks continues, bit for bit on one or two "
+    "ranks."
 )
 FILE = (
     ("weights, by plain names", "or they do not load"),
     ("optimizer", "or its first step is wrong"),
     ("schedule", "or the learning rate starts again"),
-    ("random numbers of each rank", "or dropout draws others"),
-    ("epoch", "or the data come in a wrong order"),
+    ("each rank's generator state", "or dropout draws different numbers"),
+    ("epoch", "or the data come in the wrong order"),
     ("step within the epoch", "or samples come twice"),
 )
 ROW = 44
@@ -56,8 +57,8 @@ def reader(width: int) -> Sheet:
         0,
         width,
         66,
-        "a new run, as many ranks",
-        "goes on, equal up to rounding",
+        "a new run, same number of ranks",
+        "continues, bit for bit on 1 or 2",
         dashed=True,
     )
     return sheet

@@ -14,7 +14,7 @@ WEIGHTS, OWN = (11, 17, 13), ((9, -3, 2), (-3, -7, 6))
 AVERAGE = tuple(sum(pair) / 2 for pair in zip(*OWN, strict=True))
 STEPPED = tuple(w - g for w, g in zip(WEIGHTS, AVERAGE, strict=True))
 STAGES = (
-    ("share data", ("rank 0", "rank 1"), "", None),
+    ("split the data", ("rank 0", "rank 1"), "", None),
     ("equal replicas", ("weights", "weights"), "=", (WEIGHTS, WEIGHTS)),
     ("own gradients", ("g0", "g1"), "≠", OWN),
     ("all_reduce", ("(g0 + g1) / 2", "(g0 + g1) / 2"), "=", (AVERAGE, AVERAGE)),

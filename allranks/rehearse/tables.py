@@ -140,7 +140,7 @@ def batches(records: list[Record]) -> Table:
         )
     if any("fewer" in row[-1] for row in rows):
         note += " Memory ran out before the peak, so rehearse a far smaller one first."
-    head = ["GPU", "rank", "rehearsed", "grows by", "would fit, of one rank"]
+    head = ["GPU", "rank", "rehearsed", "grows by", "largest batch per rank"]
     return Table("Which batch would still fit", head, rows, note)
 
 

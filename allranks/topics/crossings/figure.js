@@ -20,7 +20,7 @@ function summary(state, facts, [name, steps, , time]) {
   const share = Math.floor(100 * steps * state.alpha_us * 1e-6 / time + 0.5);
   let words = `${amount(state.num_bytes, "B")} over ${state.world_size} ranks, `
     + `${facts.link || "this link"}: ${name} takes ${amount(time, "s")}, ${share} % of it for its `
-    + `${steps} steps. That is ${amount(facts.bus, "B")}/s on the bus. `;
+    + `${steps} steps. That is a bus bandwidth of ${amount(facts.bus, "B")}/s. `;
   words += facts.crossing ? `A ring is faster than a tree from ${amount(facts.crossing, "B")} on.`
     : "A ring is never slower than a tree here.";
   if (state.halving && facts.ways.length < 4) words += " Halving needs a power of two of ranks.";

@@ -107,7 +107,8 @@ class Crossings(Explorable):
         return {
             "seconds": found,
             "summary": f"{self.world_size} live ranks of this machine took "
-            f"{amount(found, 's')}, through gloo: {amount(bus, 'B')}/s on the bus. "
+            f"{amount(found, 's')}, through gloo: a bus bandwidth of "
+            f"{amount(bus, 'B')}/s. "
             "The drawing shows it as a square.",
         }
 
@@ -119,7 +120,9 @@ def _summary(state: dict, facts: dict, best: list) -> str:
     share = int(100 * latency / seconds + 0.5)
     words = f"{amount(state['num_bytes'], 'B')} over {state['world_size']} ranks, "
     words += f"{link}: {name} takes {amount(seconds, 's')}, {share} % of it for its "
-    words += f"{steps} steps. That is {amount(facts['bus'], 'B')}/s on the bus. "
+    words += (
+        f"{steps} steps. That is a bus bandwidth of {amount(facts['bus'], 'B')}/s. "
+    )
     if facts["crossing"]:
         words += f"A ring is faster than a tree from {amount(facts['crossing'], 'B')} "
         words += "on."

@@ -96,8 +96,8 @@ function summary(state, facts) {
     workers: `The workers are the limit; ${helps} `,
     cores: `${state.cores === 1 ? "One core is" : `The ${state.cores} cores are`} the limit: ${digits(facts.bounds.cores)} steps per second, with any number of workers. `,
   }[facts.limit] + (state.jitter ? "This is by the averages: batches are taken in their order, so a late one holds up those behind it, and a longer queue helps. " : "")
-    + `At most ${held} batch${held === 1 ? "" : "es"} lay ready, ${amount(facts.held_bytes, "B")}, `
-    + `of ${facts.room} that may: ${amount(facts.room_bytes, "B")}.`;
+    + `At most ${held} batch${held === 1 ? "" : "es"} (${amount(facts.held_bytes, "B")}) waited in the queue, `
+    + `which holds ${facts.room} (${amount(facts.room_bytes, "B")}).`;
 }
 
 export function compute(state) {
@@ -134,7 +134,7 @@ const fields = [
   bounded("prefetch_factor", "prefetch_factor", { knob: true }),
   bounded("cores", "cores", { range: [1, 32] }),
   { name: "model_on_cpu", label: "the model's step needs a core, too", kind: "flag" },
-  bounded("jitter", "% that a batch takes more or less", { knob: true }),
+  bounded("jitter", "load time varies by ± %", { knob: true }),
   { name: "batch_mb", label: "MB of a batch", kind: "number", min: 0, range: [0.1, 1000, true] },
   { name: "batch", label: "Batch to follow", kind: "step", max: () => NUM - 1 },
 ];
@@ -203,7 +203,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
         measured.counts.map((found, i) => [i + 1, found, i + 1 + room])),
       table("At most, in steps per second", ["limit", "steps per second"],
         Object.entries(facts.bounds).map(([name, value]) => [name, digits(value)])),
-      table("By number of workers", ["workers", "steps per second", "the model waits", "the workers wait", "may lie ready"],
+      table("By number of workers", ["workers", "steps per second", "the model waits", "the workers wait", "queue size"],
         [...new Set([0, 1, 2, 3, 4, 6, 8, 12, 16, n])].sort((a, b) => a - b).map((num) => {
           const one = compute({ ...state, num_workers: num });
           return [num === n ? h("strong", {}, num) : num, digits(one.per_s), `${percent(one.model_waits)} %`,

@@ -123,7 +123,7 @@ class Loader(Explorable):
                 f"{_percent(facts['model_waits'])} %",
                 amount(facts["room_bytes"], "B") if num_workers else "nothing",
             ])  # fmt: skip
-        head = ["workers", "steps per second", "the model waits", "may lie ready"]
+        head = ["workers", "steps per second", "the model waits", "queue size"]
         return table(head, rows)
 
     def measure(self) -> dict[str, Any]:
@@ -187,9 +187,9 @@ def _summary(state: dict, facts: dict) -> str:
         words += "This is by the averages: batches are taken in their order, so a late "
         words += "one holds up those behind it, and a longer queue helps. "
     held, room = facts["most_ready"], facts["room"]
-    words += f"At most {held} batch{'' if held == 1 else 'es'} lay ready, "
-    words += f"{amount(facts['held_bytes'], 'B')}, of {room} that may: "
-    return f"{words}{amount(facts['room_bytes'], 'B')}."
+    words += f"At most {held} batch{'' if held == 1 else 'es'} "
+    words += f"({amount(facts['held_bytes'], 'B')}) waited in the queue, which holds "
+    return f"{words}{room} ({amount(facts['room_bytes'], 'B')})."
 
 
 def cases() -> list[dict]:

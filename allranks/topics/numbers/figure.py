@@ -64,7 +64,13 @@ class Numbers(Explorable):
             for key, one in facts["formats"].items()
         ]
         exact = facts["exact"]
-        heads = [f"{exact[0]} in", "bits", "is", "error", f"and {exact[1]} more"]
+        heads = [
+            f"{exact[0]} in",
+            "bits",
+            "stored as",
+            "error",
+            f"after adding {exact[1]}",
+        ]
         return table(heads, rows)
 
     def measure(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Thousands of calls in a row on our backends: none may wait for ever.
+"""Hundreds of calls in a row on our backends: none may wait for ever.
 
 ``python tests/bench calls`` makes 2,000 of each, on two ranks and on four.
 """
@@ -9,7 +9,7 @@ from allranks import launch
 from allranks.base.paths import ROOT
 
 CALLS = ROOT / "tests" / "bench" / "calls.py"
-RUNS = {2: {"shm": 500, "lesson": 500, "link:nvlink4": 50}, 4: {"shm": 100}}
+RUNS = {2: {"shm": 300, "lesson": 300, "link:nvlink4": 30}, 4: {"shm": 50}}
 
 
 @pytest.mark.parametrize("world_size", RUNS)

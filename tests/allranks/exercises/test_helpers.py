@@ -12,6 +12,7 @@ from allranks.exercises import files, oracle, watch
 from allranks.exercises.oracle import Wrong
 from allranks.exercises.patches import Patches
 from allranks.exercises.rank_side import Known
+from tests.answers import function
 
 
 class Owner:
@@ -97,6 +98,36 @@ def test_a_missing_gradient_is_named():
     assert watch.gradient(model, model(torch.ones(3, 2)).sum()).tolist() == [3, 3]
 
 
+def test_a_frozen_parameter_gets_no_gradient():
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    assert [name for name, _ in watch.trainable(model)] == ["weight"]
+    model.bias.grad = torch.ones(1)
+    with pytest.raises(Wrong, match=r"^`bias` is frozen, and now it has a gradient\.$"):
+        list(watch.trainable(model))
+
+
+def test_buckets_leave_in_their_order_among_the_gradients_that_come(monkeypatch):
+    monkeypatch.setattr(watch, "_all_reduce", lambda *_, **__: torch.futures.Future())
+    monkeypatch.setattr(watch.dist, "get_rank", lambda: 3)
+    first, second = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))
+    buckets = watch.Buckets([1, 2], [first, second])
+    first.sum().backward()
+    buckets.send(torch.ones(1))
+    second.sum().backward()
+    fault = r"^all_reduce number 2 of this step has 1 numbers on rank 3; the buckets "
+    with pytest.raises(Wrong, match=fault + r"have \[1, 2\], and leave in this order "):
+        buckets.send(torch.ones(1))
+    work = buckets.send(torch.ones(2))
+    assert [buckets.num_gradients(number) for number in (0, 1, None)] == [1, 2, 2]
+    assert buckets.num_idle() == 2
+    with pytest.raises(AttributeError):  # a future of torch has no such method
+        work.get_future()
+    assert buckets.num_idle() == 1
+    buckets.begin()
+    assert (buckets.num_gradients(), buckets.num_idle()) == (0, 0)
+
+
 def test_a_work_knows_whether_anybody_waited():
     work = watch.Work(torch.futures.Future())
     work.done()
@@ -132,12 +163,12 @@ def test_what_is_not_finite_names_no_mistake(value):
 def test_mistakes_are_tried_only_for_what_is_wrong_somewhere(monkeypatch):
     """One that fails is left out; a check has each of the others by its sentence."""
     exercise = files.find("ex2_3")
-    _, solution, *_ = cells = exercise.cells
+    _, solution, *_ = exercise.cells
     head = "def ex2_3(x):\n    "
     found = [replace(solution, code=f"{head}return 2 * x")]
     for sentence, body in ("Once.", "return x"), ("Never.", "return x / 0"):
-        found.append(files.Cell("wrong", "", head + body, sentence))
-    known = Known(replace(exercise, cells=(*found, *cells[3:])))
+        found.append(files.Cell("mistake", "", head + body, sentence))
+    known = Known(replace(exercise, cells=tuple(found)))
     tried, rights = [], [True, True]
 
     def outcome(function, x):
@@ -156,8 +187,7 @@ def test_a_wait_in_a_watched_call_is_told_by_the_line_that_called_it():
     code = "import torch\nimport torch.distributed as dist\n\n\ndef ex4_2(x, src):\n"
     code += "    if dist.get_world_size() > 1:\n"
     code += "        dist.recv(torch.empty_like(x), 1 - dist.get_rank())\n"
-    answer = files.find("ex4_2").answer(files.Cell("wrong", "", code))
-    found = check(answer)
+    found = check(function("ex4_2", code))
     assert found.status == "hang"
     assert "Ranks 0–1 wait in line 3 of your ex4_2: dist.recv(" in found.message
     assert "patches.py" not in found.message
