@@ -1,4 +1,4 @@
-r"""The mean of means of micro-batches with different numbers of tokens.
+r"""Gradient accumulation averages means of unequal token counts.
 
 class: silent wrong
 symptom: silent
@@ -7,17 +7,17 @@ chapter: ch9_data
 signature: gradient \S+ instead of
 guard: samples by rank: \[10, 10\], 2 backward passes.*count different things
 
-You see: with accumulation the loss curve is another than with one large batch, by a few
-per cent and for ever. Tokens of short texts weigh more than those of long ones.
+You see: with accumulation, the loss stays a few per cent off the curve of one large
+batch, for good. Tokens of short texts weigh more than those of long ones.
 
 Cause: `cross_entropy` divides by the tokens that count in this micro-batch. Dividing by
 the number of micro-batches afterwards makes a mean of means, which is the mean over all
-tokens only if each micro-batch, on each rank, has equally many. Several widely used
+tokens only if each micro-batch, on each rank, has the same number. Several widely used
 trainers did so until October 2024.
 
 Cure: count the tokens of the whole step, over all its micro-batches and all ranks,
-before the first backward pass. Divide sums of losses by that, and multiply by the
-number of ranks, since DDP divides by it.
+before the first backward pass. Divide sums of losses by this count, and multiply by the
+number of ranks, because DDP divides by it.
 
 Next time: run one step in one micro-batch and in four, with texts of different lengths,
 and compare the gradients.

@@ -1,4 +1,4 @@
-r"""Gradient accumulation that reduces in every micro-batch.
+r"""Gradient accumulation all-reduces in every micro-batch.
 
 class: performance
 symptom: slow

@@ -1,4 +1,4 @@
-r"""All ranks save to one path.
+r"""PytorchStreamReader failed: all ranks save to the same file.
 
 class: checkpoint
 symptom: crash

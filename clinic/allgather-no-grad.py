@@ -1,4 +1,4 @@
-r"""A contrastive loss over gathered features.
+r"""Contrastive loss: all_gather passes no gradients back.
 
 class: silent wrong
 symptom: silent
@@ -22,8 +22,8 @@ rows have in the other ranks' losses: `all_gather` of `torch.distributed.nn.func
 for which torch 2.13 recommends `all_gather_single` of
 `torch.distributed._functional_collectives`.
 
-Next time: compare the gradient with that of one process that has the whole batch. A
-factor that is exactly the number of ranks points to a sum that was averaged.
+Next time: compare the gradient with the gradient of one process that has the whole
+batch. A factor that is exactly the number of ranks points to a sum that was averaged.
 
 Links: https://github.com/ShiqiYu/OpenGait/issues/36 (only own embeddings carry a gradient, so the loss is scaled)
 https://github.com/HobbitLong/SupContrast/issues/26 (all_gather passes no gradients back)

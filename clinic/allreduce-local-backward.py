@@ -1,4 +1,4 @@
-r"""An all_reduce in the forward pass, whose backward stays on the rank.
+r"""all_reduce in forward: gradients don't reach the other ranks.
 
 class: silent wrong
 symptom: silent
@@ -7,9 +7,9 @@ chapter: ch8_ddp_by_hand
 signature: gradient \S+ instead of
 guard: times the gradient of one process on the union
 
-You see: the loss is right, to the last digit, but training goes another way than in one
-process. Statistics over all ranks (a mean, a normalisation, a loss over pairs) enter the
-forward pass through an all_reduce.
+You see: the loss is right, to the last digit, but training takes a different course
+than in one process. Statistics over all ranks (a mean, a normalisation, a loss over
+pairs) enter the forward pass through an all_reduce.
 
 Cause: each rank's loss depends on what all ranks put into the sum. So a rank's numbers
 get a gradient from every rank's loss, and backward has to add these up: the backward of

@@ -12,7 +12,7 @@ are too small by a factor of the number of ranks. Torch 2.13 warns once that
 `c10d::allreduce_` has no autograd kernel.
 
 Cause: `all_reduce` writes the sum into the tensor's memory. Autograd does not know
-that: the graph is still that of the rank's own loss, now divided by the number of
+that: the graph is still the graph of the rank's own loss, now divided by the number of
 ranks, and DDP divides its gradients once more. Without DDP it is worse: summing the
 losses does not exchange gradients, so the ranks share nothing.
 

@@ -1,4 +1,4 @@
-r"""Gradients are clipped while they are scaled.
+r"""Gradients are clipped before they are unscaled.
 
 class: silent wrong
 symptom: silent

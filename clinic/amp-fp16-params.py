@@ -1,4 +1,4 @@
-r"""Half-precision weights under a gradient scaler.
+r"""Attempting to unscale FP16 gradients: the weights are float16.
 
 class: AMP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Only the rank that sees an infinite gradient skips its step.
+r"""Only the rank with an infinite gradient skips its step.
 
 class: silent wrong
 symptom: silent

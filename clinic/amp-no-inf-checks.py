@@ -1,4 +1,4 @@
-r"""GradScaler finds no gradient at all.
+r"""No inf checks were recorded: the optimizer has no gradients.
 
 class: AMP
 symptom: crash

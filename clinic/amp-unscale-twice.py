@@ -1,4 +1,4 @@
-r"""The gradients are unscaled in every micro-step.
+r"""`unscale_()` has already been called: it runs in each micro-batch.
 
 class: AMP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""HCCL fails: these are Ascend NPUs, and this is not NCCL.
+r"""HCCL error: Ascend NPUs use HCCL instead of NCCL.
 
 class: process group
 symptom: crash

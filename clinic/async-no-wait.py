@@ -1,4 +1,4 @@
-r"""The result of an asynchronous collective is read before wait().
+r"""An async collective's result is read before wait().
 
 class: process group
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The AUC is a mean of the ranks' AUCs.
+r"""The AUC is computed on each rank, and then averaged.
 
 class: silent wrong
 symptom: silent
@@ -7,8 +7,9 @@ chapter: ch5_ddp
 signature: AUC \S+ instead of
 beyond: each rank reports the same number; the guard's metric() checks means, and an AUC is none
 
-You see: an AUC (or F1, precision at k, a rank correlation, perplexity, FID) that changes
-with the number of GPUs for the same weights, though all ranks have equally many samples.
+You see: an AUC (or F1, precision at k, a rank correlation, perplexity, FID) that
+changes with the number of GPUs for the same weights, though all ranks have the same
+number of samples.
 
 Cause: an accuracy is a mean over samples, so sums of the ranks can be added. The AUC is
 the share of pairs, one positive and one negative, that are in the right order. The mean

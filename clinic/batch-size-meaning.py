@@ -1,4 +1,4 @@
-r"""The batch size of the script for one GPU, on every rank.
+r"""The global batch grew, because the batch size is per rank.
 
 class: data
 symptom: silent

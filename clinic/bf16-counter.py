@@ -1,4 +1,4 @@
-r"""A count in bfloat16 that stops at 256.
+r"""A bfloat16 counter stops at 256.
 
 class: silent wrong
 symptom: silent
@@ -8,7 +8,7 @@ signature: accuracy \S+ instead of
 beyond: The guard adds up the counts that it is given, and these are wrong before any rank sends them.
 
 You see: the accuracy falls while the validation set grows, or the mean loss of an epoch
-is far below that of its batches, and it all began with mixed precision.
+is far below the mean of its batches, and it all began with mixed precision.
 
 Cause: the running total took the model's dtype. bfloat16 has eight significant bits, so
 after 256 comes 258, and 256 + 1 is rounded back to 256. A total of larger amounts stops

@@ -1,4 +1,4 @@
-r"""Weights in bfloat16 that small steps never move.
+r"""bfloat16 weights don't move when the steps are small.
 
 class: silent wrong
 symptom: silent

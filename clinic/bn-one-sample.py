@@ -1,4 +1,4 @@
-r"""BatchNorm gets a single sample.
+r"""Expected more than 1 value per channel: BatchNorm got one sample.
 
 class: DDP
 symptom: crash

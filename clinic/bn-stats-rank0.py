@@ -1,4 +1,4 @@
-r"""BatchNorm's running statistics are those of rank 0.
+r"""BatchNorm's running statistics come from rank 0 only.
 
 class: silent wrong
 symptom: silent

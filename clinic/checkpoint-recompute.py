@@ -1,4 +1,4 @@
-r"""A checkpointed block computes something else the second time.
+r"""Recomputed values have different metadata in a checkpointed block.
 
 class: model parallel
 symptom: crash

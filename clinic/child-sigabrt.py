@@ -1,4 +1,4 @@
-r"""A rank aborts, and the reason stands far above.
+r"""exitcode: -6 (SIGABRT): a rank aborts, the reason is further up.
 
 class: launch
 symptom: crash

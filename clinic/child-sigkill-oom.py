@@ -1,4 +1,4 @@
-r"""The kernel kills the ranks that load everything.
+r"""exitcode: -9 (SIGKILL): the machine's memory ran out.
 
 class: launch
 symptom: crash
@@ -6,21 +6,23 @@ runs on: one process
 chapter: ch4_ranks
 signature: exitcode  : -9
 
-You see: `exitcode: -9` and `Signal 9 (SIGKILL)`, no Python traceback, mostly while the
-model or the data is loaded. Fewer processes on the same machine work.
+You see: `exitcode: -9` and `Signal 9 (SIGKILL)`, without a Python traceback, mostly
+while the model or the data is loaded. With fewer processes, the same machine is large
+enough.
 
-Cause: signal 9 mostly comes from the kernel (a scheduler sends it too, and so does
-torchrun to ranks that ignore SIGTERM). Each rank loads its own copy into the memory of
-the machine, so eight ranks need eight times as much. When the memory is used up, the
-kernel kills the largest process, and torchrun only sees that it is gone. (The memory
-counted here is real, but the kill is ours, at 32 MiB, since a real one needs a machine
-that is full.)
+Cause: signal 9 mostly comes from the kernel. Each rank loads its own copy into the
+memory of the machine, so eight ranks need eight times as much. When the memory is used
+up, the kernel kills the largest process, and torchrun only sees that the process is
+gone. (Here we imitate the kernel: the demo kills itself at 32 MiB.)
 
-Cure: map the file instead of reading it (`torch.load(..., mmap=True)`, as here): the
-pages are shared by all ranks and can be given back. Or load on one rank and broadcast.
+Cure: map the file instead of reading it, as `mmap` does below; for a checkpoint, write
+`torch.load(..., mmap=True)`. All ranks share the mapped pages, and the kernel can take
+them back. Or load on one rank and broadcast.
 
-Next time: `dmesg | grep -i "killed process"` names the victim and its size; in a
-container look at the memory limit (`oom_kill` in its `memory.events`).
+Next time: `dmesg | grep -i "killed process"` names the victim and its size. In a
+container, look at the memory limit (`oom_kill` in its `memory.events`). If neither
+shows a kill, the signal came from a scheduler, or from torchrun, which sends it to
+ranks that ignore SIGTERM.
 
 Links: https://github.com/meta-llama/codellama/issues/118 (loading a model under WSL2)
 https://github.com/lm-sys/FastChat/issues/521 (several ranks load a model of 7B into 256 GB)

@@ -1,4 +1,4 @@
-r"""A rank dies of a segmentation fault.
+r"""exitcode: -11 (SIGSEGV): a rank dies of a segmentation fault.
 
 class: launch
 symptom: crash
@@ -11,9 +11,9 @@ and no traceback. `Fatal Python error` is printed here only because the fault ha
 switched on; the log goes on with `File "native.py", line 7 in first`.
 
 Cause: native code read memory that does not belong to the process: an extension built
-for another version of torch or CUDA, a data loader's library, a driver. Python can no
-longer raise, and torchrun sees only how the process ended. (The crash is ours: the
-first number of an empty array is read through its address, which is 0.)
+for a different version of torch or CUDA, a data loader's library, a driver. Python can
+no longer raise, and torchrun sees only how the process ended. (The demo crashes on
+purpose: it reads the first number of an empty array through its address, which is 0.)
 
 Cure: find the line, then stop passing it what it cannot handle, or rebuild or replace
 the library that it calls.

@@ -1,4 +1,4 @@
-r"""torchrun reports that a child failed, but not why.
+r"""ChildFailedError: torchrun says that a rank failed, but not why.
 
 class: launch
 symptom: crash
@@ -6,20 +6,22 @@ runs on: one process
 chapter: ch4_ranks
 signature: ChildFailedError[\s\S]*error_file: <N/A>
 
-You see: a box of text that ends in `ChildFailedError`, with `error_file: <N/A>` and
-`To enable traceback see ...`. It is the last thing in the log, so it is what people
+You see: a box of text that ends in `ChildFailedError`, with `error_file: <N/A>` and `To
+enable traceback see ...`. The box is the last thing in the log, so it is what people
 paste.
 
-Cause: torchrun watches exit codes. It never sees the exception: the process that failed
-printed its traceback itself, further up, among the output of the others. `exitcode:
--15` in the box marks victims: torchrun ended them because another had failed.
+Cause: torchrun watches exit codes, and never sees the exception. The process that
+failed printed its traceback itself, further up, among the output of the other ranks.
+`exitcode: -15` in the box marks victims: torchrun ended them because another rank had
+failed.
 
-Cure: `@record` around `main` writes the exception to a file that torchrun reads. Then
-the box holds the message and the traceback of the first failure.
+Cure: search the log upwards for the first `Traceback`. For the next run, put `@record`
+over `main`: it writes the exception to a file that torchrun reads, and then the box
+holds the message and the traceback of the first failure.
 
-Next time: search the log upwards for the first `Traceback`. With many ranks start
-torchrun with `--log-dir logs --tee 3` and read the file of the rank that the box calls
-`Root Cause`, not `[0]`.
+Next time: with many ranks, start torchrun with `--log-dir logs --tee 3`, which gives
+each rank a file of its own. Read the file of the rank that the box lists under `Root
+Cause`, not of the one listed as `[0]`.
 
 Links: https://github.com/Vision-CAIR/MiniGPT-4/issues/237 (a box with nothing in it)
 https://github.com/deepinsight/insightface/issues/2182 (several ranks, the same empty box)

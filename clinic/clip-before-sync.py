@@ -1,4 +1,4 @@
-r"""Each rank clips its gradient before the average.
+r"""Each rank clips its gradient before averaging.
 
 class: silent wrong
 symptom: silent

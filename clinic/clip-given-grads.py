@@ -1,4 +1,4 @@
-r"""`clip_grads_with_norm_` is given the gradients.
+r"""`clip_grads_with_norm_` gets gradients instead of parameters.
 
 class: silent wrong
 symptom: silent

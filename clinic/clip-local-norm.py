@@ -1,4 +1,4 @@
-r"""Sharded gradients are clipped by the norm of a shard.
+r"""Sharded gradients are clipped by each shard's own norm.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Clipping over sharded and plain parameters.
+r"""`clip_grad_norm_` got mixed torch.Tensor and DTensor.
 
 class: TP/FSDP2
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The norm counts replicated gradients once per rank.
+r"""The gradient norm counts replicated gradients once per rank.
 
 class: silent wrong
 symptom: silent

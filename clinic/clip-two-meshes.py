@@ -1,4 +1,4 @@
-r"""Clipping over parameters of two meshes.
+r"""All operands must have the same mesh: clipping over two meshes.
 
 class: TP/FSDP2
 symptom: crash

@@ -1,4 +1,4 @@
-r"""DETAIL says that the ranks call different collectives.
+r"""Detected mismatch between collectives: the ranks' calls differ.
 
 class: process group
 symptom: crash
@@ -9,9 +9,9 @@ signature: Detected mismatch between collectives on ranks
 You see: with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, both ranks raise before the collective
 and each names its own and the other's call. Without it, they wait for each other.
 
-Cause: one rank takes another branch: an `if rank == 0`, a metric that is only logged
-where there is a value, a dict whose keys come in a different order. The n-th collective
-of a group must be the same one on every rank.
+Cause: one rank takes a different branch: an `if rank == 0`, a metric that is only
+logged where there is a value, a dict whose keys come in a different order. The n-th
+collective of a group must be the same one on every rank.
 
 Cure: make the same calls in the same order everywhere, and decide by a value that all
 ranks share.

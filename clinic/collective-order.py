@@ -1,4 +1,4 @@
-r"""The ranks call the same collectives in different orders.
+r"""Deadlock: ranks call the same collectives in different orders.
 
 class: process group
 symptom: hang
@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch4_ranks
 signature: rank 0 waits in `dist\.broadcast[\s\S]*rank 1 waits in `dist\.all_reduce
 
-You see: nothing at all. With a set, the order of strings even differs from run to run:
-the same job hangs one day and works the next.
+You see: no message at all. With a set, the order of strings even differs from run to
+run: the same job hangs one day and works the next.
 
 Cause: collectives carry no name. The first one that a rank calls meets the first one of
 the others, whatever it is; here each rank waits for a partner that is in another call.

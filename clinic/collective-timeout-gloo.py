@@ -1,4 +1,4 @@
-r"""One rank never reaches the collective, and the timeout ends the wait.
+r"""Timed out waiting for recv: one rank never reaches the collective.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""torch.compile's DDP optimizer meets an operator that it cannot split.
+r"""DDPOptimizer backend: Found a higher order op in the graph.
 
 class: DDP
 symptom: crash
@@ -11,8 +11,8 @@ model compiles on one GPU.
 
 Cause: DDP sends the gradients of a bucket while the backward still computes the others.
 One compiled graph would end that, so torch.compile cuts the graph where DDP's buckets
-end (the "DDP optimizer"). Activation checkpointing, FlexAttention and `torch.cond` put a
-graph inside of the graph, which it could not cut.
+end (the "DDP optimizer"). Activation checkpointing, FlexAttention and `torch.cond` put
+a graph inside the graph, which older versions could not cut.
 
 Cure: upgrade torch. Where you cannot, `torch._dynamo.config.optimize_ddp = False` before
 the first forward: it compiles, but all gradients are sent at the end. Or compile the

@@ -1,4 +1,4 @@
-r"""A checkpoint from a GPU, on a machine without one.
+r"""Attempting to deserialize object on a CUDA device, without a GPU.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""CUDA is used in a forked process.
+r"""Cannot re-initialize CUDA in forked subprocess.
 
 class: launch
 symptom: crash

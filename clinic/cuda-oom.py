@@ -1,29 +1,29 @@
-r"""One rank runs out of GPU memory, and all of them stop.
+r"""CUDA out of memory on one rank, and all ranks stop.
 
 class: DDP
 symptom: crash
 runs on: quoted
 chapter: ch5_ddp
 
-You see: `CUDA out of memory` on one rank. The others report something else, and later:
-a connection closed by a peer, or ten minutes of silence and NCCL's watchdog. Whoever
-reads the end of the log reads about a timeout.
+You see: `CUDA out of memory` on one rank. The other ranks report something else, and
+later: a connection closed by a peer, or ten minutes of silence and NCCL's watchdog. So
+the end of the log speaks of a timeout.
 
 Cause: the batch size is per rank, so a batch that filled a GPU before still does, and
 DDP adds to it: buckets as large as the gradients, and NCCL's buffers. Ranks do not all
-need the same amount: one has the longest sequences or images, and rank 0 often holds a
-checkpoint that was loaded onto its GPU, or the contexts of processes that never chose
-theirs.
+need the same amount. One rank has the longest sequences or the largest images. Rank 0
+often holds a checkpoint that was loaded onto its GPU, or the CUDA contexts of processes
+that never picked their own GPU.
 
-Cure: use a smaller batch per rank, with gradient accumulation for the rest, and batches
-of equal work on all ranks. `gradient_as_bucket_view=True` saves one copy of the
-gradients. Do not catch the error and skip the batch on one rank, because the others
-then wait for it in an all-reduce.
+Cure: find the rank that failed first; the other messages are echoes. Then use a smaller
+batch per rank, with gradient accumulation for the rest, and batches of equal work on
+all ranks. `gradient_as_bucket_view=True` saves one copy of the gradients. Do not catch
+the error and skip the batch on one rank, because the other ranks then wait for it in an
+all-reduce.
 
-Next time: find the rank that failed first; the others are echoes. If the message's
-"reserved by PyTorch but unallocated" is large, memory is fragmented: try
-`expandable_segments:True`, as it says. If `nvidia-smi` shows several of your processes
-on GPU 0, `torch.cuda.set_device(local_rank)` comes too late.
+Next time: if the message's "reserved by PyTorch but unallocated" is large, memory is
+fragmented: try `expandable_segments:True`, as the message says. If `nvidia-smi` shows
+several of your processes on GPU 0, `torch.cuda.set_device(local_rank)` comes too late.
 
 Links: https://github.com/modelscope/FunASR/issues/2006 (rank 2 has no memory, ranks 3 and 5 a timeout)
 https://github.com/facebookresearch/detectron2/issues/2053 (ranks with larger images need more)

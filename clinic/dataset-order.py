@@ -1,4 +1,4 @@
-r"""Ranks list the samples in different orders.
+r"""Ranks list the dataset's samples in different orders.
 
 class: silent wrong
 symptom: silent

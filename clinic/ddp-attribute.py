@@ -1,4 +1,4 @@
-r"""DDP hides the model's attributes.
+r"""DistributedDataParallel object has no attribute: use ddp.module.
 
 class: DDP
 symptom: crash

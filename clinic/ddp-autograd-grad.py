@@ -1,4 +1,4 @@
-r"""Gradients from torch.autograd.grad, under DDP.
+r"""torch.autograd.grad under DDP: gradients are not averaged.
 
 class: silent wrong
 symptom: silent

@@ -6,15 +6,15 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: rank 0 waits in `dist\.barrier\(\)`
 
-You see: nothing. The job stops after a checkpoint, and after the group's timeout (30
+You see: no message. The job hangs after a checkpoint, and after the group's timeout (30
 minutes with gloo, 10 with NCCL) it fails in an unrelated collective.
 
-Cause: a barrier returns when all ranks have called it. Only the rank that saves calls
-this one, so it waits for ranks that are already in the next step.
+Cause: a barrier returns when all ranks have called it. Here only the rank that saves
+calls the barrier, so it waits for ranks that are already in the next step.
 
 Cure: put the barrier after the `if`, where every rank passes.
 
-Next time: have every rank write its stack (`py-spy dump`, or `faulthandler`): the one
+Next time: have every rank write its stack (`py-spy dump`, or `faulthandler`). The rank
 that waits in `barrier` has no partner.
 
 Links: https://github.com/talmolab/sleap-nn/pull/437 (some ranks return before the barrier; training freezes after an epoch)

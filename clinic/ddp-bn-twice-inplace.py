@@ -1,4 +1,4 @@
-r"""Buffers are shared between two forward passes and one backward.
+r"""Modified by an inplace operation: two DDP forwards, one backward.
 
 class: DDP
 symptom: crash

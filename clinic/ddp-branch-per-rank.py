@@ -1,4 +1,4 @@
-r"""Each rank takes another branch of the model.
+r"""Each rank takes a different branch of the model.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A metric is reduced by rank 0 alone.
+r"""Only rank 0 calls all_reduce for a metric.
 
 class: DDP
 symptom: hang
@@ -6,7 +6,7 @@ runs on: 2 ranks
 chapter: ch4_ranks
 signature: rank 0 waits in `dist\.all_reduce\(correct\)`
 
-You see: the job stops at the first log line, without a message, until the group's
+You see: the job hangs at the first log line, without a message, until the group's
 timeout. If the other ranks go on to a collective of their own, the two are paired: a
 wrong number, a crash (gloo), or a hang at some later place.
 

@@ -1,4 +1,4 @@
-r"""device_ids for a model that is not on that GPU.
+r"""device_ids names a GPU that the model is not on.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""find_unused_parameters=True in a model that uses all of them.
+r"""find_unused_parameters=True, but the model uses all parameters.
 
 class: performance
 symptom: slow

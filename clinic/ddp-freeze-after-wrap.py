@@ -1,4 +1,4 @@
-r"""A layer that was frozen after wrapping.
+r"""Expected to have finished reduction: a layer frozen after wrapping.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Gradient checkpointing marks a parameter twice.
+r"""Expected to mark a variable ready only once: gradient checkpointing.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A mean over a different number of samples on each rank.
+r"""Each rank averages over a different number of samples.
 
 class: silent wrong
 symptom: silent

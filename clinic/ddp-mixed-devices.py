@@ -1,4 +1,4 @@
-r"""A part of the model was left on another device.
+r"""Must be on the same type of devices: part of the model was not moved.
 
 class: DDP
 symptom: crash

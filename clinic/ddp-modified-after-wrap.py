@@ -1,4 +1,4 @@
-r"""A layer that was added after wrapping.
+r"""A layer added after DDP wrapped the model is not averaged.
 
 class: silent wrong
 symptom: silent

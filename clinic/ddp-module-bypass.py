@@ -1,4 +1,4 @@
-r"""A training step through ddp.module.
+r"""Training through ddp.module: gradients are not averaged.
 
 class: DDP
 symptom: silent
@@ -7,8 +7,8 @@ chapter: ch5_ddp
 signature: weights \S+ and \S+ instead of
 guard: gradient module\.weight is not the same .* 3 on rank 0 and 4 on
 
-You see: nothing. Each rank's loss falls, but the checkpoint is that of a model which
-saw only rank 0's share of the data.
+You see: nothing. Each rank's loss falls, but the checkpoint is of a model that saw only
+rank 0's share of the data.
 
 Cause: DDP prepares its hooks for a backward pass in its own `forward`. `ddp.module` is
 the bare model, so its gradients stay on the rank. A method that you call on it, such as

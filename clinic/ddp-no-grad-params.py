@@ -1,4 +1,4 @@
-r"""DDP around a frozen model.
+r"""DistributedDataParallel is not needed: the model is frozen.
 
 class: DDP
 symptom: crash

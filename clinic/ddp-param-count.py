@@ -1,4 +1,4 @@
-r"""The ranks built different models.
+r"""DDP expects same model across all ranks: parameter counts differ.
 
 class: DDP
 symptom: crash
@@ -7,12 +7,12 @@ chapter: ch5_ddp
 signature: RuntimeError: DDP expects same model across all ranks
 
 You see: the constructor of DDP fails on all ranks; each reports its own number of
-parameters and that of another rank.
+parameters and the number of another rank.
 
-Cause: the ranks' configurations differ: another file, another default, or a layer that
-is added only on rank 0. "inconsistent 0 params" means something else, namely that
-nothing arrived from that rank. It has died, is waiting for a download, or NCCL cannot
-reach it because of two ranks on one GPU or the wrong network interface.
+Cause: the ranks' configurations differ: a different file, a different default, or a
+layer that is added only on rank 0. "inconsistent 0 params" means something else, namely
+that nothing arrived from that rank. It has died, is waiting for a download, or NCCL
+cannot reach it because of two ranks on one GPU or the wrong network interface.
 
 Cure: build the model from one configuration on all ranks. With 0 params, look at what
 the other rank printed before, and at the output of `NCCL_DEBUG=INFO`.

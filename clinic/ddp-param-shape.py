@@ -1,4 +1,4 @@
-r"""The ranks counted different numbers of classes.
+r"""Appears not to match sizes of the same param in process 0.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A pickled DDP model asks for the group that it was saved in.
+r"""Default process group has not been initialized: a pickled DDP model.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Only rank 0 evaluates, through DDP.
+r"""Only rank 0 evaluates, and it does so through DDP.
 
 class: DDP
 symptom: crash
@@ -6,20 +6,20 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: killed by SIGABRT[\s\S]*gloo::EnforceNotMet
 
-You see: during the evaluation or right after it, a rank dies in native code (gloo), or
-all hang (NCCL). Some scripts get as far as the end of the training.
+You see: during the evaluation or right after it, one rank dies in native code (gloo),
+or all ranks hang (NCCL). Some scripts get as far as the end of the training.
 
-Cause: after a training step DDP's next forward pass broadcasts the buffers, BatchNorm's
-running statistics, even if that pass runs in `eval()` mode under `no_grad`. Rank 0
-alone sends them, so they meet what the others do next: here the layout of the buckets,
-which DDP shares in the second step; elsewhere a barrier or a metric. If they meet the
-broadcast of a training step, nothing shows, because after a pass under `no_grad` DDP
-skips its next broadcast on rank 0.
+Cause: after a training step, DDP's next forward pass broadcasts the buffers (here
+BatchNorm's running statistics), even in `eval()` mode under `no_grad`. Only rank 0
+makes this broadcast. The other ranks receive it in place of the message that they
+expect next, so the sizes don't match. Here they expect the layout of the buckets, which
+DDP shares in the second step; elsewhere a barrier or a metric. If they expect the
+broadcast of a training step, the two match by luck, and nothing fails.
 
 Cure: evaluate the bare model, `ddp.module`. Or let all ranks evaluate, each its share.
-Without buffers the broken code works, by luck.
+Without buffers, the broken code works by luck.
 
-Next time: search for `if rank == 0` and look for DDP's forward inside. On NCCL,
+Next time: search for `if rank == 0`, and look for DDP's forward inside. With NCCL,
 `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the two collectives that met.
 
 Links: https://github.com/pytorch/pytorch/issues/53979 (advice: the bare module in evaluation avoids communication)

@@ -1,4 +1,4 @@
-r"""Rank 0 does one extra step.
+r"""Rank 0 does one extra training step.
 
 class: DDP
 symptom: hang

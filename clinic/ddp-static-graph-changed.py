@@ -1,4 +1,4 @@
-r"""A static graph that changes.
+r"""Your training graph has changed, in spite of static_graph=True.
 
 class: DDP
 symptom: crash
@@ -9,8 +9,9 @@ signature: your training graph has changed in this iteration
 You see: training starts, and fails when a part of the model is switched off or on: a
 second stage, a schedule of losses, layer drop.
 
-Cause: `static_graph=True` promises that each step uses the same parameters, equally
-often and in the same way. DDP learns the pattern in the first step and relies on it.
+Cause: `static_graph=True` promises that each step uses the same parameters, the same
+number of times and in the same way. DDP learns the pattern in the first step and relies
+on it.
 
 Cure: leave `static_graph` at `False`. If layers come and go, you then need
 `find_unused_parameters=True`. If `static_graph` is there for gradient checkpointing,

@@ -1,4 +1,4 @@
-r"""A loss that sums, under an average of gradients.
+r"""The loss is a sum, but DDP averages the gradients.
 
 class: silent wrong
 symptom: silent
@@ -16,7 +16,8 @@ sum of their gradients, without that division.
 
 Cure: use a mean, or multiply the loss by the number of ranks.
 
-Next time: compare the gradient of W ranks with that of one process on all their data.
+Next time: compare the gradient of W ranks with the gradient of one process on all their
+data.
 
 Links: https://github.com/pytorch/pytorch/issues/37359 (averaging is wrong for a loss in sum mode)
 https://github.com/facebookresearch/fairseq/issues/494 (fairseq multiplies the gradients back)

@@ -1,4 +1,4 @@
-r"""A gradient that was added to a metric.
+r"""One rank's gradient is added to another rank's metric.
 
 class: silent wrong
 symptom: silent
@@ -8,8 +8,8 @@ signature: a gradient of 100\.\d+
 guard: batches in this epoch: 3 on rank 0, 2 on rank 1
 
 You see: the loss jumps at the end of an epoch, or never gets as low as it should. There
-is no hang and no error, because both ranks call the same number of collectives in the
-end.
+is no hang and no error, because both ranks call the same number of collectives in
+total.
 
 Cause: the ranks have different numbers of batches. The one that is done goes on to
 reduce its metric, while the other still reduces a gradient of the same size. A

@@ -1,4 +1,4 @@
-r"""A layer that was unfrozen after wrapping.
+r"""A layer unfrozen after DDP wrapped the model is not averaged.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A layer that takes no part in the loss.
+r"""Expected to have finished reduction: a layer takes no part in the loss.
 
 class: DDP
 symptom: crash
@@ -6,12 +6,13 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: RuntimeError: Expected to have finished reduction in the prior iteration
 
-You see: the first step works, so a test run of a single step passes. The second one
+You see: the first step works, so a test run of a single step passes. The second step
 fails in `forward`, far from the layer that is to blame.
 
-Cause: DDP waits until the gradients of all its parameters are there, and then reduces
-the last bucket. A layer that is built but not used, or whose output is not part of the
-loss, never gets a gradient, so the next `forward` finds the reduction unfinished.
+Cause: DDP waits for the gradients of all its parameters before it finishes averaging. A
+layer that is built but not used, or whose output is not part of the loss, never gets a
+gradient. So the averaging of this step is still unfinished when the next `forward`
+begins.
 
 Cure: remove the layer, or freeze it before wrapping. If it is used only in some steps,
 `find_unused_parameters=True` makes DDP search the graph in every step, which costs

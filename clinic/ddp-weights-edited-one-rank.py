@@ -1,4 +1,4 @@
-r"""A checkpoint that only rank 0 loads, after wrapping.
+r"""Only rank 0 loads the checkpoint, after DDP wrapped the model.
 
 class: silent wrong
 symptom: silent

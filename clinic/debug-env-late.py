@@ -1,4 +1,4 @@
-r"""TORCH_DISTRIBUTED_DEBUG is set after the import.
+r"""TORCH_DISTRIBUTED_DEBUG is ignored: it was set after the import.
 
 class: launch
 symptom: silent

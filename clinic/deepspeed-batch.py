@@ -1,4 +1,4 @@
-r"""DeepSpeed's three batch sizes do not agree with the number of ranks.
+r"""Check batch related parameters: DeepSpeed's batch sizes don't agree.
 
 class: launch
 symptom: crash

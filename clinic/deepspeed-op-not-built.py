@@ -1,4 +1,4 @@
-r"""DeepSpeed cannot compile one of its operators.
+r"""Error building extension: DeepSpeed cannot compile an operator.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""TORCH_DISTRIBUTED_DEBUG=DETAIL kills DDP on the CPU.
+r"""Segmentation fault with TORCH_DISTRIBUTED_DEBUG=DETAIL on the CPU.
 
 class: process group
 symptom: crash

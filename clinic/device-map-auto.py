@@ -1,4 +1,4 @@
-r"""A model that is spread over all GPUs, in a job with a rank for each.
+r"""You can't train a model loaded with device_map=auto on many ranks.
 
 class: model parallel
 symptom: crash
@@ -13,7 +13,7 @@ Cause: `device_map="auto"` puts the layers of one model on all GPUs that a proce
 for one process. A launcher starts a process for each GPU, and each process is meant to
 have a whole model on its own GPU. Both at once would put every model on every GPU.
 
-Cure: decide for one of them. For one process that uses all GPUs in turn, start with
+Cure: choose one of the two. For one process that uses all GPUs in turn, start with
 `python`. For a rank on each GPU, leave `device_map` out, or give `{"": local_rank}` for
 a quantized model, which has to be loaded where it stays. If the model is too large for
 one GPU, use FSDP or ZeRO-3.

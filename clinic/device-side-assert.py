@@ -1,4 +1,4 @@
-r"""A label or an index is too large, and the GPU reports it late.
+r"""CUDA error: device-side assert triggered (label or index too large).
 
 class: data
 symptom: crash

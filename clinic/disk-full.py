@@ -1,4 +1,4 @@
-r"""The disk is full while a checkpoint is saved.
+r"""PytorchStreamWriter failed, or Errno 28: the disk is full.
 
 class: checkpoint
 symptom: crash

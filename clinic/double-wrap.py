@@ -1,4 +1,4 @@
-r"""A model that is wrapped twice.
+r"""The model is wrapped in DDP twice.
 
 class: DDP
 symptom: silent

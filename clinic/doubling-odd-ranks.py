@@ -1,4 +1,4 @@
-r"""Recursive doubling over a number of ranks that is no power of two.
+r"""Recursive doubling on a rank count that is not a power of two.
 
 class: silent wrong
 symptom: silent

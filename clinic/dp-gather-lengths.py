@@ -1,4 +1,4 @@
-r"""Each GPU pads to the longest sentence of its own share.
+r"""Gather got an input of invalid size: padding differs per GPU.
 
 class: DataParallel
 symptom: crash
@@ -19,8 +19,8 @@ Cure: give all replicas the same length: pad to the length of the whole batch
 (`pad_packed_sequence(..., total_length=n)`), with `n` taken outside of the model. Or
 return the loss of each sample rather than its outputs.
 
-Next time: print `output.shape` in forward: two shapes that differ in another dimension than the
-first are the two that the message names.
+Next time: print `output.shape` in forward: the message names two shapes that differ
+beyond the first dimension.
 
 Links: https://github.com/pytorch/pytorch/issues/44141 (two sequences, 230 and 231)
 https://github.com/pytorch/pytorch/issues/27046 (a constant that DataParallel split, too)

@@ -1,4 +1,4 @@
-r"""The hidden state is split along its layers.
+r"""Expected hidden size: DataParallel splits the RNN state by layers.
 
 class: DataParallel
 symptom: crash

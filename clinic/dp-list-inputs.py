@@ -1,4 +1,4 @@
-r"""A list of numbers is not split among the GPUs.
+r"""IndexError: DataParallel does not split a list of numbers.
 
 class: DataParallel
 symptom: crash
@@ -7,7 +7,7 @@ chapter: ch2_data_parallel
 signature: IndexError: index 2 is out of bounds for dimension 0 with size 2
 
 You see: an `IndexError` or a shape that does not fit, in every replica: the input has
-half of the batch, but the lengths are those of the whole.
+half of the batch, but the lengths are for the whole batch.
 
 Cause: scatter splits tensors along the batch dimension, and looks for tensors in lists
 and dicts. Numbers and strings are not split; each device gets all of them.

@@ -1,4 +1,4 @@
-r"""cuDNN compacts the weights of a recurrent network in every forward.
+r"""RNN module weights are not part of single contiguous chunk of memory.
 
 class: DataParallel
 symptom: slow

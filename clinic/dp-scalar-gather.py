@@ -1,4 +1,4 @@
-r"""The model returns its loss, and there is one per GPU.
+r"""Grad can be implicitly created only for scalar outputs.
 
 class: DataParallel
 symptom: crash

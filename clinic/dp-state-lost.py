@@ -1,4 +1,4 @@
-r"""What forward stores in the module is lost.
+r"""nn.DataParallel loses what forward stores in the module.
 
 class: DataParallel
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The model asks its replica for parameters.
+r"""StopIteration in replica 0: a DataParallel replica has no parameters.
 
 class: DataParallel
 symptom: crash

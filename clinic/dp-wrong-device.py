@@ -1,4 +1,4 @@
-r"""The model is not on the first device of DataParallel.
+r"""Module must have its parameters and buffers on device cuda:0.
 
 class: DataParallel
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Two ranks reduce tensors of different types.
+r"""Ranks reduce tensors of different dtypes.
 
 class: process group
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Two ranks sit on the same GPU.
+r"""Duplicate GPU detected: two ranks use the same GPU.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Two processes have the same rank.
+r"""Address already in use: two processes have the same rank.
 
 class: process group
 symptom: crash
@@ -7,8 +7,8 @@ chapter: ch4_ranks
 signature: rank 1: .*EADDRINUSE, message: address already in use
 
 You see: "address already in use" from one process, as if the port were taken. The other
-one waits. With two machines nobody complains: both wait for rank 1 until the timeout,
-30 minutes by default.
+one waits. With two machines there is no message: both wait for rank 1 until the
+timeout, 30 minutes by default.
 
 Cause: rank 0 hosts the store, so a process with RANK=0 listens on MASTER_PORT. The
 second one with RANK=0 wants to do the same, and no process joins as rank 1. The usual

@@ -1,4 +1,4 @@
-r"""One rank stops early.
+r"""Only one rank stops early, and the others hang.
 
 class: DDP
 symptom: hang

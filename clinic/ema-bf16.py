@@ -1,4 +1,4 @@
-r"""An average of the weights that never moves.
+r"""A bfloat16 average of the weights (EMA) never moves.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A rank whose loader is empty.
+r"""ZeroDivisionError: one rank's loader is empty.
 
 class: data
 symptom: crash

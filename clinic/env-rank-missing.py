@@ -1,4 +1,4 @@
-r"""init_process_group finds no RANK in the environment.
+r"""Environment variable RANK expected, but not set.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""One rank trains on in evaluation mode.
+r"""One rank keeps training in eval mode.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A GPU in exclusive mode takes one process only.
+r"""CUDA-capable device(s) is/are busy: a GPU in exclusive mode.
 
 class: process group
 symptom: crash

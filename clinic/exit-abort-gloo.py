@@ -1,4 +1,4 @@
-r"""Training is done, and the process aborts while it ends.
+r"""Terminate called without an active exception, after training.
 
 class: process group
 symptom: crash

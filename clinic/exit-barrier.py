@@ -1,4 +1,4 @@
-r"""The machines of a job end more than five minutes apart.
+r"""Error waiting on exit barrier: machines end over 5 minutes apart.
 
 class: multi-node
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Gradients are added up in half precision, and divided afterwards.
+r"""float16 gradients overflow: they are summed first, divided later.
 
 class: silent wrong
 symptom: silent

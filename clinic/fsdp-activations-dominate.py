@@ -1,4 +1,4 @@
-r"""FSDP saves no memory, because activations take it.
+r"""FSDP saves no memory, because activations take most of it.
 
 class: performance
 symptom: slow
@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: \d+ KiB of activations beside \d+ KiB that FSDP can shard
 
-You see: peak memory with FSDP is that of DDP, or a little more, and more GPUs don't help.
-The batch that did not fit still does not fit.
+You see: peak memory with FSDP is as high as with DDP, or a little higher, and more GPUs
+don't help. The batch that did not fit still does not fit.
 
 Cause: FSDP shards parameters, gradients and the optimizer's states: 16 bytes a parameter
 with Adam in float32. It does not shard activations, what the forward keeps for the

@@ -1,4 +1,4 @@
-r"""A block was called before the model.
+r"""FSDP state has already been lazily initialized: a block ran first.
 
 class: TP/FSDP2
 symptom: crash

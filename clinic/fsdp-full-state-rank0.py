@@ -1,4 +1,4 @@
-r"""Only rank 0 asks a sharded model for its full state.
+r"""Only rank 0 asks an FSDP model for its full state dict.
 
 class: checkpoint
 symptom: hang
@@ -6,7 +6,7 @@ runs on: 2 ranks
 chapter: ch3_save_load
 signature: rank 0 waits in `state = get_model_state_dict
 
-You see: nothing. The job stops at the first checkpoint, and ends after the group's
+You see: no message. The job hangs at the first checkpoint, and ends after the group's
 timeout in an all-gather.
 
 Cause: no rank has the whole model, so a collective gathers each full tensor from all

@@ -1,4 +1,4 @@
-r"""FSDP2 makes one model of differently seeded ranks.
+r"""FSDP2 mixes the initial weights of differently seeded ranks.
 
 class: silent wrong
 symptom: silent

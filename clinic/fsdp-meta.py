@@ -1,4 +1,4 @@
-r"""Parameters that were never given memory.
+r"""FSDP parameters should be materialized from meta device.
 
 class: TP/FSDP2
 symptom: crash

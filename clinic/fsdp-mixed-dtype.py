@@ -1,4 +1,4 @@
-r"""Two dtypes in one sharded unit.
+r"""FSDP expects uniform original parameter dtype.
 
 class: TP/FSDP2
 symptom: crash

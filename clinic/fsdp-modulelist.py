@@ -1,4 +1,4 @@
-r"""A list of layers is not a unit.
+r"""fully_shard does not support containers that do not implement forward.
 
 class: TP/FSDP2
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The optimizer was built before fully_shard.
+r"""The loss does not move: the optimizer was built before fully_shard.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Only rank 0 evaluates a sharded model.
+r"""Only rank 0 evaluates an FSDP model.
 
 class: TP/FSDP2
 symptom: hang
@@ -6,7 +6,7 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `loss = model\(
 
-You see: nothing. The job stops at the first validation, or at a generated sample for
+You see: no message. The job hangs at the first validation, or at a generated sample for
 the log, and ends after the group's timeout. If the others go on training, NCCL's
 watchdogs name two collectives with one `SeqNum`: an all-gather here, a reduce-scatter
 there.

@@ -1,4 +1,4 @@
-r"""The root was sharded before its blocks.
+r"""Invariant encountered: the root was sharded before its blocks.
 
 class: TP/FSDP2
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A checkpoint of shards, loaded into a plain model.
+r"""Got mixed torch.Tensor and DTensor: sharded file, plain model.
 
 class: checkpoint
 symptom: crash

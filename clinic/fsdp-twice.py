@@ -1,4 +1,4 @@
-r"""A module is sharded twice.
+r"""Each distinct composable distributed API: a module is sharded twice.
 
 class: TP/FSDP2
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The older FSDP on a CPU.
+r"""FSDP needs a non-CPU accelerator device: the older FSDP on a CPU.
 
 class: TP/FSDP2
 symptom: crash

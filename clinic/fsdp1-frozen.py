@@ -1,4 +1,4 @@
-r"""The older FSDP flattens frozen and trained parameters together.
+r"""Must flatten tensors with uniform requires_grad (the older FSDP).
 
 class: TP/FSDP2
 symptom: crash

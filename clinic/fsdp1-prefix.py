@@ -1,4 +1,4 @@
-r"""The keys of a checkpoint have the names of the older FSDP's wrappers.
+r"""Missing key(s) that differ only by `_fsdp_wrapped_module.`.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The last batch is shorter on one rank, and is gathered.
+r"""A gather aborts: the last batch is shorter on one rank.
 
 class: process group
 symptom: crash

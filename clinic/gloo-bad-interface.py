@@ -1,4 +1,4 @@
-r"""GLOO_SOCKET_IFNAME names an interface that this machine does not have.
+r"""Unable to find address for: GLOO_SOCKET_IFNAME does not exist here.
 
 class: process group
 symptom: crash
@@ -7,8 +7,8 @@ chapter: ch4_ranks
 signature: Unable to find address for: eth9
 
 You see: `init_process_group` fails at once on the nodes where the network interface has
-another name. With NCCL the group is made, and the first collective says "Bootstrap : no
-socket interface found".
+a different name. With NCCL the group is made, and the first collective says "Bootstrap
+: no socket interface found".
 
 Cause: gloo listens on the interface that the variable names, exactly that one. Names
 differ from machine to machine (`eth0`, `ens5`, `enp3s0`), and NCCL's pattern `^lo` (all

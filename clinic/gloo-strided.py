@@ -1,4 +1,4 @@
-r"""gloo reduces what lies beside a column.
+r"""gloo reduces the wrong elements of a column view.
 
 class: silent wrong
 symptom: silent

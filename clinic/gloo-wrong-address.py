@@ -1,4 +1,4 @@
-r"""gloo tells the other machines to connect to 127.0.0.1.
+r"""Gloo connectFullMesh failed: the others are told to use 127.0.0.1.
 
 class: multi-node
 symptom: crash

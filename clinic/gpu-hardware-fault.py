@@ -1,4 +1,4 @@
-r"""A GPU, or the link between two, is broken.
+r"""Uncorrectable ECC error, or GPU is lost: broken hardware.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Accumulated gradients that nobody divides.
+r"""An accumulated loss is not divided by the number of micro-batches.
 
 class: silent wrong
 symptom: silent
@@ -16,8 +16,8 @@ by the number of ranks, not by the number of backward passes.
 Cure: divide each loss by the number of micro-batches. If they hold different numbers of
 samples, divide sums by the count of all of them instead.
 
-Next time: compare the gradient of one accumulated step with that of one backward pass
-over the same samples in one batch.
+Next time: compare the gradient of one accumulated step with the gradient of one
+backward pass over the same samples in one batch.
 
 Links: https://github.com/karpathy/nanoGPT/issues/206 (loss was not divided by the accumulation steps)
 https://github.com/huggingface/transformers/pull/34191 (accumulation that differs from one large batch)

@@ -1,4 +1,4 @@
-r"""A rank reads what another one is still downloading.
+r"""EOFError: a rank reads a file that is still being downloaded.
 
 class: data
 symptom: crash
@@ -15,8 +15,8 @@ whole. All ranks of a node share the folder. The first one creates the file, the
 find it, and read as much of it as has come.
 
 Cure: one process per node downloads (`LOCAL_RANK` 0, or rank 0 on a shared disk) while
-the others wait in a barrier. Let it write under another name, and rename the file when
-it is whole, so that a download that was killed leaves nothing that looks finished.
+the others wait in a barrier. Let it write under a temporary name, and rename the file
+when it is whole, so that a download that was killed leaves nothing that looks finished.
 
 Next time: delete the folder with the data, and start the job anew.
 

@@ -1,4 +1,4 @@
-r"""Each parameter's hook averages its gradient at once.
+r"""Per-parameter hooks all-reduce gradients in different orders.
 
 class: silent wrong
 symptom: silent
@@ -20,8 +20,8 @@ Cure: let the hooks only note what is ready, and reduce in an order that is the 
 all ranks. Here that is the order of the parameters, after backward. DDP keeps to the
 order of its buckets: one that is full early waits for those before it.
 
-Next time: compare the gradients of one step with those of one process that has all the
-data. Weights that differ from rank to rank show it as well.
+Next time: compare the gradients of one step with the gradients of one process that has
+all the data. Weights that differ from rank to rank show it as well.
 
 Links: https://github.com/deepspeedai/DeepSpeed/issues/2343 (gradients in another order on each rank are wrong under ZeRO-2)
 https://github.com/deepspeedai/DeepSpeed/issues/1186 (why the order of the buckets must be the same everywhere)

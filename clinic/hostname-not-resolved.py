@@ -1,4 +1,4 @@
-r"""Nobody knows the host that MASTER_ADDR names.
+r"""Addresses cannot be retrieved: MASTER_ADDR names an unknown host.
 
 class: multi-node
 symptom: crash

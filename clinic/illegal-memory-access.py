@@ -1,4 +1,4 @@
-r"""A kernel reads memory that is not its own, and NCCL's watchdog tells.
+r"""CUDA error: an illegal memory access, reported by NCCL's watchdog.
 
 class: process group
 symptom: crash
@@ -9,11 +9,12 @@ You see: `Process group watchdog thread terminated with exception: CUDA error: a
 memory access was encountered`, or `unspecified launch failure`, or the same in a
 collective. The other ranks time out, or lose a peer.
 
-Cause: a GPU kernel wrote or read outside of its tensors. Kernels run later than the line
-that starts them, so whoever asks the GPU next reports it, and in a distributed job that
-is mostly NCCL's watchdog. Neither NCCL nor the network is to blame. Suspects: an
-extension that was compiled for another torch or GPU (attention, quantization, Triton
-kernels), an index beyond 2^31, a buffer that was freed while another stream used it.
+Cause: a GPU kernel wrote or read outside of its tensors. Kernels run later than the
+line that starts them, so the error is reported by the next call that asks the GPU, in a
+distributed job mostly by NCCL's watchdog. Neither NCCL nor the network is to blame.
+Suspects: an extension that was compiled for a different torch or GPU (attention,
+quantization, Triton kernels), an index beyond 2^31, a buffer that was freed while
+another stream used it.
 
 Cure: find the kernel: `CUDA_LAUNCH_BLOCKING=1` makes the traceback point to its line.
 Then replace it (upgrade or rebuild the extension, use torch's own operator), or repair

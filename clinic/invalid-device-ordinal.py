@@ -1,4 +1,4 @@
-r"""A rank asks for a GPU that this machine does not have.
+r"""Invalid device ordinal: a rank asks for a GPU that is not there.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A DistributedSampler over a stream.
+r"""TypeError: object has no len(): a DistributedSampler over a stream.
 
 class: data
 symptom: crash

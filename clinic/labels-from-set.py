@@ -1,4 +1,4 @@
-r"""Ranks give the classes different numbers.
+r"""Ranks number the classes differently.
 
 class: silent wrong
 symptom: silent

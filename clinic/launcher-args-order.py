@@ -1,4 +1,4 @@
-r"""The launcher's options come after the script.
+r"""torchrun starts only one rank: its options come after the script.
 
 class: launch
 symptom: silent
@@ -7,7 +7,7 @@ chapter: ch4_ranks
 signature: 1 rank instead of 2
 guard: 2 ranks were asked for, 1 came
 
-You see: the job runs, on one GPU, and as slowly as before. Nobody complains.
+You see: the job runs, on one GPU, and as slowly as before. There is no message.
 
 Cause: everything after the script's name belongs to the script. torchrun sees no
 `--nproc-per-node`, so it starts its default, one process, and the script gets an option

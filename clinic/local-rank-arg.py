@@ -1,4 +1,4 @@
-r"""The script does not know the argument --local-rank.
+r"""Unrecognized arguments: `--local-rank`.
 
 class: launch
 symptom: crash

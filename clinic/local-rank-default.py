@@ -1,4 +1,4 @@
-r"""Every rank takes the default of --local-rank.
+r"""Every rank uses GPU 0: the default of `--local-rank`.
 
 class: launch
 symptom: silent
@@ -7,8 +7,9 @@ chapter: ch4_ranks
 signature: 2 processes share device 0
 beyond: On GPUs the guard refuses two ranks on one device; here, without any, there is none to share.
 
-You see: nothing, or a GPU 0 that is full while the others idle. With NCCL the job ends
-with `Duplicate GPU detected`, or out of memory on device 0.
+You see: no error, or a GPU 0 that is full while the other GPUs idle. (The
+`AssertionError` comes from our check.) With NCCL, the job ends with `Duplicate GPU
+detected`, or out of memory on device 0.
 
 Cause: the script was written for `torch.distributed.launch`, which passed
 `--local-rank`. torchrun passes no argument, so every rank gets argparse's default. If
@@ -16,7 +17,8 @@ that is -1, many scripts take it for "not distributed"; if it is 0, all ranks us
 first GPU.
 
 Cure: read `os.environ["LOCAL_RANK"]`, and let it fail if there is none, because no
-number is a good default for a rank.
+number is a good default for a rank. The repaired code keeps `--local-rank` for old
+launch commands, and takes its default from there.
 
 Next time: print rank, local rank and device once on every rank, before the first step.
 

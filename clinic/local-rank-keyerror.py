@@ -1,4 +1,4 @@
-r"""A script that was not started by torchrun reads LOCAL_RANK.
+r"""KeyError LOCAL_RANK: the script was not started by torchrun.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Local SGD averages the weights, and forgets the running statistics.
+r"""Local SGD averages the weights, but not the running statistics.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Three metrics are reduced and printed in every step.
+r"""Three metrics are all-reduced and printed in every step.
 
 class: performance
 symptom: slow

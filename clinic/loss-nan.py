@@ -1,4 +1,4 @@
-r"""One rank's loss is NaN, and after one step all weights are.
+r"""Loss is nan on one rank, and one step later all weights are.
 
 class: data
 symptom: crash

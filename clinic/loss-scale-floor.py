@@ -1,4 +1,4 @@
-r"""Every step overflows, until the loss scale is at its minimum.
+r"""Current loss scale already at minimum: every step overflows.
 
 class: AMP
 symptom: crash

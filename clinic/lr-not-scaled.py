@@ -1,4 +1,4 @@
-r"""More ranks, fewer steps, the same learning rate.
+r"""More ranks and fewer steps, but the same learning rate.
 
 class: silent wrong
 symptom: silent

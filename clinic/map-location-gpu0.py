@@ -1,4 +1,4 @@
-r"""Every rank has a share of GPU 0's memory.
+r"""GPU 0 is full: every rank loads its checkpoint there.
 
 class: checkpoint
 symptom: slow
@@ -6,12 +6,12 @@ runs on: quoted
 chapter: ch3_save_load
 
 You see: `nvidia-smi` lists all processes on GPU 0, each with a few hundred megabytes or
-a whole checkpoint. GPU 0 is full long before the others, and rank 0 dies with `CUDA out
-of memory`, often at the moment of resuming.
+a whole checkpoint. GPU 0 is full long before the other GPUs, and rank 0 dies with `CUDA
+out of memory`, often at the moment of resuming.
 
-Cause: rank 0 saved, so the file says `cuda:0` for each tensor. `torch.load` puts them
-there, on every rank, and each process gets a CUDA context on GPU 0 that it keeps until
-it ends.
+Cause: rank 0 saved the file, so the file says `cuda:0` for each tensor. On every rank,
+`torch.load` puts the tensors there, and each process gets a CUDA context on GPU 0 that
+it keeps until it ends.
 
 Cure: load to the CPU and let `load_state_dict` copy onto the rank's own GPU. Call
 `torch.accelerator.set_device_index(local_rank)` before anything that touches a GPU.

@@ -1,4 +1,4 @@
-r"""Spawned processes know their rank, but not where to meet.
+r"""Environment variable MASTER_ADDR expected, but not set.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Averages inside the nodes first, and then over nodes of different sizes.
+r"""Gradients are averaged per node first, but the nodes' sizes differ.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A mesh with more places than there are ranks.
+r"""Mesh should not be bigger than default world size.
 
 class: TP/FSDP2
 symptom: crash

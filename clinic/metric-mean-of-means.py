@@ -1,4 +1,4 @@
-r"""The accuracy is a mean of the ranks' accuracies.
+r"""The accuracy is averaged over ranks with unequal sample counts.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A method that is not `forward` meets sharded weights.
+r"""Got mixed torch.Tensor and DTensor: a method other than forward.
 
 class: TP/FSDP2
 symptom: crash

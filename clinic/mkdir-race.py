@@ -1,4 +1,4 @@
-r"""All ranks prepare the same folder.
+r"""FileExistsError: all ranks create the same folder.
 
 class: data
 symptom: crash

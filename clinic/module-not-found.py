@@ -1,4 +1,4 @@
-r"""torchrun does not find the package that the script belongs to.
+r"""ModuleNotFoundError under torchrun: the script is inside a package.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The keys of a checkpoint begin with `module.`
+r"""Missing key(s) that differ only by `module.`.
 
 class: checkpoint
 symptom: crash
@@ -9,8 +9,8 @@ signature: RuntimeError: Error\(s\) in loading state_dict for Linear:\n.*Missing
 You see: `Missing key(s)` and `Unexpected key(s)` that differ only by `module.`.
 
 Cause: DDP and DataParallel hold the model as their attribute `module`, so all keys of
-their state dict begin with that name. The model that loads it is not wrapped (or the
-other way round).
+their state dict begin with that name. The model that loads the file is not wrapped. Or
+the file is of a bare model, and the model that loads it is wrapped.
 
 Cure: save `ddp.module.state_dict()`. For files that already exist,
 `consume_prefix_in_state_dict_if_present` from `torch.nn.modules.utils` takes the prefix

@@ -1,4 +1,4 @@
-r"""A monitored barrier names the rank that is missing.
+r"""Failed to pass monitoredBarrier: it names the missing rank.
 
 class: process group
 symptom: crash
@@ -8,7 +8,7 @@ signature: Ranks 2 failed to pass monitoredBarrier in 1000 ms
 
 You see: the barrier's timeout passes, one second here, 30 minutes if you give none.
 Then rank 0 says which ranks failed to pass. The others lose their connection to it, and
-say that its log has the reason. With `dist.barrier()` nobody would be named.
+say that its log has the reason. `dist.barrier()` would name no rank.
 
 Cause: rank 2 had nothing to evaluate, and left through an early exit above the barrier.
 In `monitored_barrier` every rank reports to rank 0 separately, so rank 0 knows which

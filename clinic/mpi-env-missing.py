@@ -1,4 +1,4 @@
-r"""A script for mpirun is started in another way.
+r"""KeyError OMPI_COMM_WORLD_RANK: not started by mpirun.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The backend nccl where torch was built without it.
+r"""Distributed package doesn't have NCCL built in.
 
 class: process group
 symptom: crash

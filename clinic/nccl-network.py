@@ -1,4 +1,4 @@
-r"""NCCL cannot connect two machines over InfiniBand or RoCE.
+r"""Call to ibv_modify_qp failed: NCCL can't connect over InfiniBand.
 
 class: multi-node
 symptom: crash

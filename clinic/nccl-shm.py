@@ -1,4 +1,4 @@
-r"""NCCL finds no room in /dev/shm.
+r"""ncclSystemError: NCCL finds no room in /dev/shm.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Another NCCL is loaded than the one that torch was built for.
+r"""Undefined symbol ncclCommRegister: the wrong NCCL is loaded.
 
 class: launch
 symptom: crash

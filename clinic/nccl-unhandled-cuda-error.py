@@ -1,4 +1,4 @@
-r"""NCCL reports that CUDA failed beneath it.
+r"""ncclUnhandledCudaError: a CUDA call inside NCCL failed.
 
 class: process group
 symptom: crash

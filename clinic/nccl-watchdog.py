@@ -1,29 +1,28 @@
-r"""NCCL's watchdog ends a collective that one rank never joined.
+r"""Watchdog caught collective operation timeout: a rank never joined.
 
 class: process group
 symptom: hang
 runs on: quoted
 chapter: ch4_ranks
 
-You see: ten minutes of nothing (30 in older versions), then this line on every rank
-that waited, and all processes are aborted. The rank that caused it says something else,
-or nothing.
+You see: ten minutes of nothing, then this line on every rank that waited, and all
+processes are aborted. The rank that caused it says something else, or nothing.
 
-Cause: the ranks have diverged: one is in another collective, has died, or is still
-preparing data, saving or evaluating. NCCL kernels wait on the GPU, until one of torch's
-threads sees that the work is older than the group's timeout.
+Cause: the ranks have diverged: one rank is in another collective, has died, or is still
+preparing data, saving or evaluating. NCCL's kernels wait on the GPU, until one of
+torch's threads, the watchdog, sees that they have run for longer than the group's
+timeout.
 
-Cure: let every rank make the same calls. Do rank 0's long work before the group is
-made, or let the others wait in a gloo group with its own timeout, which no watchdog
-observes. Raise the timeout of NCCL's group only if its collectives are really that
-slow.
+Cure: find the rank that did not come, and let every rank make the same calls. Do rank
+0's long work before the group is made. Or let the other ranks wait in a gloo group: it
+has its own timeout and no watchdog. Raise the timeout of NCCL's group only if its
+collectives are really that slow.
 
 Next time: compare SeqNum and OpType of all ranks; the rank that differs is the culprit.
-NumelIn=1 is a metric, a flag, or a barrier, as below: NCCL has none, so torch
-all-reduces one element, and OpType reads ALLREDUCE. A large NumelIn is a gradient
-bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes the flight recorder write each rank's last
-collectives with their stacks (older versions need `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`
-as well).
+NumelIn=1 is a metric, a flag, or a barrier: NCCL has no barrier, so torch all-reduces
+one element, and OpType reads ALLREDUCE. A large NumelIn is a bucket of gradients.
+`TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes the flight recorder write each rank's last
+collectives with their stacks.
 
 Links: https://github.com/NVIDIA/Megatron-LM/issues/1207 (NumelIn=1 after 600000 ms)
 https://github.com/pytorch/pytorch/pull/132701 (the all-reduce inside of NCCL's barrier)

@@ -1,4 +1,4 @@
-r"""Only the members call new_group.
+r"""Wait timeout: only the members of a group call new_group.
 
 class: process group
 symptom: crash
@@ -12,7 +12,7 @@ group nor `DETAIL` ends it, since a new group has a timeout of its own.
 
 Cause: you don't name your groups. Each rank counts its calls of `new_group` instead,
 and the ranks find each other in the store under that number. A rank that skipped a call
-is one behind from then on, so it looks for its partners under another number.
+is one behind from then on, so it looks for its partners under a different number.
 
 Cure: every rank creates every group, in the same order, member or not, and uses those
 that it is in. Or give `use_local_synchronization=True`, which takes the name from the

@@ -1,4 +1,4 @@
-r"""A tensor on the CPU, a group that only knows GPUs.
+r"""No backend type associated with device type cpu: an NCCL-only group.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Code for a GPU runs on a torch without CUDA.
+r"""Torch not compiled with CUDA enabled.
 
 class: launch
 symptom: crash

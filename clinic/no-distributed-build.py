@@ -1,4 +1,4 @@
-r"""This torch was built without torch.distributed.
+r"""torch.distributed has no attribute init_process_group.
 
 class: launch
 symptom: crash

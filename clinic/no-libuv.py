@@ -1,4 +1,4 @@
-r"""torch on Windows asks for libuv, and was built without it.
+r"""use_libuv was requested but PyTorch was build without libuv support.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Two GPUs cannot read each other's memory.
+r"""Peer access is not supported between these two devices.
 
 class: process group
 symptom: crash

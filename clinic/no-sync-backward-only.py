@@ -1,4 +1,4 @@
-r"""no_sync() around the backward only.
+r"""no_sync() has no effect: only the backward pass is inside.
 
 class: performance
 symptom: slow

@@ -1,4 +1,4 @@
-r"""The last micro-batch is inside no_sync too.
+r"""Gradients are never averaged: the last micro-batch is in no_sync().
 
 class: silent wrong
 symptom: silent

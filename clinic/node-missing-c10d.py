@@ -1,4 +1,4 @@
-r"""A machine of the job never joins the rendezvous.
+r"""RendezvousTimeoutError: a machine never joins the rendezvous.
 
 class: multi-node
 symptom: hang

@@ -1,4 +1,4 @@
-r"""A machine of the job never reports to the master.
+r"""1/2 clients joined: a machine never reports to the master.
 
 class: multi-node
 symptom: hang

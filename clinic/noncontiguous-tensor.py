@@ -1,4 +1,4 @@
-r"""A collective is given a view that is not contiguous.
+r"""Tensors must be contiguous: a collective gets a view.
 
 class: process group
 symptom: crash
@@ -22,7 +22,7 @@ shape.
 
 Next time: print `x.stride()` and `x.is_contiguous()` before the call that the traceback
 names. NCCL only warns in `send` and `recv` ("Detected non-contiguous tensor in P2P
-operations"), and then the numbers arrive in another order.
+operations"), and then the numbers arrive in a different order.
 
 Links: https://github.com/pytorch/pytorch/issues/73515 (all_gather whose outputs were made with empty_like)
 https://github.com/facebookresearch/fairscale/pull/1173 (a transposed weight, gathered)

@@ -1,4 +1,4 @@
-r"""A rank calls a collective of a group that it is not in.
+r"""A rank calls a collective of a group that it does not belong to.
 
 class: process group
 symptom: silent

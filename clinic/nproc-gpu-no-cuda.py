@@ -1,4 +1,4 @@
-r"""One process per GPU, on a machine without GPUs.
+r"""Cuda is not available: one process per GPU, without GPUs.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Object collectives need numpy, and torch does not bring it.
+r"""Numpy is not available: object collectives need it.
 
 class: process group
 symptom: crash

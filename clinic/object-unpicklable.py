@@ -1,4 +1,4 @@
-r"""An object that cannot be pickled is sent to the other ranks.
+r"""Can't pickle local object: it is sent to the other ranks.
 
 class: process group
 symptom: crash

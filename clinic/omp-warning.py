@@ -1,4 +1,4 @@
-r"""torchrun gives each rank one CPU thread, and says so.
+r"""Setting OMP_NUM_THREADS: torchrun gives each rank one CPU thread.
 
 class: performance
 symptom: slow

@@ -1,4 +1,4 @@
-r"""The optimizer has other parameters than the one that was saved.
+r"""Parameter group doesn't match the size of optimizer's group.
 
 class: checkpoint
 symptom: crash

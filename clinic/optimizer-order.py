@@ -1,4 +1,4 @@
-r"""An optimizer's state that is loaded onto other parameters.
+r"""An optimizer's state is loaded onto the wrong parameters.
 
 class: silent wrong
 symptom: silent

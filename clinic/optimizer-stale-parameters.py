@@ -1,4 +1,4 @@
-r"""The optimizer holds parameters that are no longer the model's.
+r"""The loss does not move: the optimizer holds old parameters.
 
 class: model parallel
 symptom: silent

@@ -1,4 +1,4 @@
-r"""The keys of a checkpoint begin with `_orig_mod.`
+r"""Missing key(s) that differ only by `_orig_mod.`.
 
 class: checkpoint
 symptom: crash
@@ -7,7 +7,7 @@ chapter: ch3_save_load
 signature: RuntimeError: Error\(s\) in loading state_dict for Linear:\n.*Missing key.*\n.*"_orig_mod\.weight"
 
 You see: `Missing key(s)` and `Unexpected key(s)` that differ only by `_orig_mod.`; or
-by both prefixes, `_orig_mod.module.` or `module._orig_mod.`
+by both prefixes, `_orig_mod.module.` or `module._orig_mod.`.
 
 Cause: `torch.compile(model)` returns a wrapper that holds the model as `_orig_mod`. It
 shares the parameters, and all keys of its state dict have the prefix. DDP adds its own

@@ -1,4 +1,4 @@
-r"""Every rank computes with as many threads as the machine has cores.
+r"""Every rank uses as many CPU threads as the machine has cores.
 
 class: performance
 symptom: slow

@@ -1,4 +1,4 @@
-r"""Both ranks send first and receive afterwards.
+r"""Deadlock: both ranks send first and receive afterwards.
 
 class: process group
 symptom: hang

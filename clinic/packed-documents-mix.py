@@ -1,4 +1,4 @@
-r"""Packed documents look at each other.
+r"""Attention crosses the borders between packed documents.
 
 class: silent wrong
 symptom: silent
@@ -9,7 +9,7 @@ beyond: All ranks make the same mistake; a document in a row has to be compared 
 
 You see: nothing. The loss falls, often faster than without packing, since a document
 can copy from the one before it. What a document means depends on its neighbours in the
-row, and they are others in the next epoch.
+row, and the neighbours change with each epoch.
 
 Cause: a causal mask hides the future, not other documents. A separator such as EOS
 hides nothing, and positions that begin again at 0 don't either. Some kernels and

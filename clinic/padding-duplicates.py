@@ -1,4 +1,4 @@
-r"""The sampler counts some validation samples twice.
+r"""DistributedSampler counts some validation samples twice.
 
 class: data
 symptom: silent
@@ -10,7 +10,7 @@ guard: 12 samples were counted \(3, 3, 3, 3 by rank\) of 9
 You see: nothing. The validation accuracy depends on the number of GPUs.
 
 Cause: all ranks must do the same number of steps, so a `DistributedSampler` repeats
-samples from the beginning until their number is divisible by that of the ranks. Nine
+samples from the beginning until their number is divisible by the number of ranks. Nine
 samples on four ranks become twelve. A metric that is summed over the ranks counts the
 repeats.
 

@@ -1,4 +1,4 @@
-r"""Averaged gradients on weights that were never equal.
+r"""Gradients are averaged, but the initial weights were never equal.
 
 class: silent wrong
 symptom: silent

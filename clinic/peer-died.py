@@ -1,4 +1,4 @@
-r"""Another rank has died, and this one says so.
+r"""Connection closed by peer: another rank has died.
 
 class: process group
 symptom: crash

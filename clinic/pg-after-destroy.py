@@ -1,4 +1,4 @@
-r"""A collective after the group was destroyed.
+r"""Default process group has not been initialized: it was destroyed.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The script and a library both make the default group.
+r"""Trying to initialize the default process group twice.
 
 class: process group
 symptom: crash

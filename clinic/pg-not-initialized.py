@@ -1,4 +1,4 @@
-r"""A collective is called before there is a group.
+r"""Default process group has not been initialized: called too early.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Pinned memory without an accelerator.
+r"""pin_memory is set as true but no accelerator is found.
 
 class: data
 symptom: silent

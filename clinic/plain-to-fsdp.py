@@ -1,4 +1,4 @@
-r"""A plain checkpoint, loaded into a sharded model.
+r"""Got mixed torch.Tensor and DTensor: plain file, sharded model.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Two jobs want the same port.
+r"""Address already in use (EADDRINUSE): two jobs want the same port.
 
 class: launch
 symptom: crash

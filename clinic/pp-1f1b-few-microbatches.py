@@ -1,4 +1,4 @@
-r"""Fewer micro-batches than stages under 1F1B.
+r"""Number of microbatches must be at least the number of stages (1F1B).
 
 class: pipeline
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The last batch is smaller than the first.
+r"""Failed to run stage backward: the last batch is smaller.
 
 class: pipeline
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The batch does not divide into equal micro-batches.
+r"""The size of tensor a must match: micro-batches of unequal size.
 
 class: pipeline
 symptom: crash

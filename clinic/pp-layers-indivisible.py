@@ -1,4 +1,4 @@
-r"""The stages of a pipeline do not divide the layers.
+r"""Number of layers should be divisible by the pipeline size.
 
 class: pipeline
 symptom: crash
@@ -8,12 +8,12 @@ chapter: ch6_model_parallel
 You see: `AssertionError: num_layers should be divisible by pipeline_model_parallel_size`, at
 once, on all ranks.
 
-Cause: the model is cut into stages of equally many layers. 46 layers over 4 stages
-leave two over, and a framework that does not check drops them: 30 layers over 4 stages
-trained as 28 in a release of Megatron-LM.
+Cause: the model is cut into stages with the same number of layers. 46 layers over 4
+stages leave two over, and a framework that does not check drops them: 30 layers over 4
+stages trained as 28 in a release of Megatron-LM.
 
-Cure: choose another number of stages, or an uneven cut with fewer layers on the first
-and the last stage, which also have the embedding and the loss (Megatron-LM:
+Cure: choose a different number of stages, or an uneven cut with fewer layers on the
+first and the last stage, which also have the embedding and the loss (Megatron-LM:
 `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`).
 
 Next time: sum the layers of all stages, and compare with the model. With virtual

@@ -1,4 +1,4 @@
-r"""The last stage gets no target.
+r"""loss_fn and target required for last stage: no target was passed.
 
 class: pipeline
 symptom: crash

@@ -1,4 +1,4 @@
-r"""One stage takes fewer steps than the others.
+r"""One pipeline stage takes fewer steps, and its neighbour hangs.
 
 class: pipeline
 symptom: hang
@@ -6,16 +6,17 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `schedule\.step
 
-You see: nothing. One stage has left the loop, and its neighbour waits for activations
-or gradients in `_wait_batch_p2p`.
+You see: no message. One stage has left the loop, and its neighbour waits for
+activations or gradients in `_wait_batch_p2p`.
 
 Cause: only the first stage needs inputs and only the last one targets, so the ranks'
-loops can end at different steps: another loader, another length, a `break` on a loss
-that only the last stage has.
+loops can end at different steps: a different loader, a different length, a `break` on a
+loss that only the last stage has.
 
 Cure: agree before the loop on the smallest number of steps that any stage has, with one
-all_reduce, as below. If one stage decides during the loop (a `break` on the loss), it
-must broadcast its decision in every step, before the others call `schedule.step`.
+all_reduce, as in the diff. If one stage decides during the loop (a `break` on the
+loss), it must broadcast its decision in every step, before the others call
+`schedule.step`.
 
 Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left.
 On NCCL a wait does not stop Python, so they may stand in a later line, at the next

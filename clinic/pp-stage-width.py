@@ -1,4 +1,4 @@
-r"""A stage's input is not as wide as the output before it.
+r"""mat1 and mat2 shapes cannot be multiplied: stage widths differ.
 
 class: pipeline
 symptom: crash

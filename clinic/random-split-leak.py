@@ -1,4 +1,4 @@
-r"""Each rank splits the data in its own way.
+r"""Each rank splits training and validation data differently.
 
 class: silent wrong
 symptom: silent
@@ -10,8 +10,8 @@ guard: value trains_on.* is not the same on all ranks
 You see: validation looks better than it should, and the test set shows it later.
 
 Cause: `random_split` draws from the global random state. Seeds that differ by rank, as
-data augmentation needs them, therefore give each rank another split, and what one rank
-holds back for validation, another trains on.
+data augmentation needs them, therefore give each rank a different split, and what one
+rank holds back for validation, another trains on.
 
 Cure: give the split a generator of its own, with one seed for all ranks. Or split once
 and save the indices.

@@ -1,4 +1,4 @@
-r"""Two machines have different rendezvous ids.
+r"""RendezvousTimeoutError: two machines have different rendezvous ids.
 
 class: multi-node
 symptom: hang

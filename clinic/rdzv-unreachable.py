@@ -1,4 +1,4 @@
-r"""Nobody answers at the rendezvous endpoint.
+r"""RendezvousConnectionError: nobody answers at the endpoint.
 
 class: multi-node
 symptom: crash

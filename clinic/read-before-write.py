@@ -1,4 +1,4 @@
-r"""A rank loads what rank 0 has not saved yet.
+r"""FileNotFoundError: a rank loads what rank 0 has not saved yet.
 
 class: checkpoint
 symptom: crash

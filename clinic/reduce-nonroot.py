@@ -1,4 +1,4 @@
-r"""The result of reduce is used on a rank that is not its destination.
+r"""The result of reduce is used on a rank other than its destination.
 
 class: process group
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A restarted job begins at epoch 0.
+r"""A restarted job begins at epoch 0 again.
 
 class: launch
 symptom: silent
@@ -11,7 +11,7 @@ You see: the job survives a crash, exits with 0, but takes much longer. The loss
 starts over in the middle of the log.
 
 Cause: `--max-restarts` starts the whole script again, on all ranks. torchrun restarts
-processes, but it does not remember what they had learned.
+processes, but it does not remember what the model had learned.
 
 Cure: save a snapshot (model, optimizer, epoch) at least every epoch, and load it at the
 start if there is one.

@@ -1,4 +1,4 @@
-r"""A checkpoint without optimizer and scheduler.
+r"""The loss jumps after a restart: no optimizer or scheduler was saved.
 
 class: silent wrong
 symptom: silent

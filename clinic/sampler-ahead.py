@@ -1,4 +1,4 @@
-r"""The sampler's state is ahead of the model.
+r"""Samples are lost at a restart: the sampler is ahead of the model.
 
 class: data
 symptom: silent
@@ -20,7 +20,7 @@ Cure: count what the training loop has received, and save that. torchdata's
 `StatefulDataLoader` does: its state belongs to the last batch that it handed out.
 
 Next time: resume with `num_workers=4` in a test, and compare the samples of both parts
-with those of an epoch that was not interrupted.
+with the samples of an epoch that was not interrupted.
 
 Links: https://github.com/lhotse-speech/lhotse/issues/785 (a sampler's saved count does not fit the step)
 https://github.com/meta-pytorch/data/issues/1520 (prefetched batches, and what a state should hold)

@@ -1,4 +1,4 @@
-r"""A sampler and `shuffle=True` in one DataLoader.
+r"""Sampler option is mutually exclusive with shuffle.
 
 class: data
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A file per layer, and each holds all layers.
+r"""Each layer's file is as large as the model: a view was saved.
 
 class: checkpoint
 symptom: slow
@@ -10,11 +10,11 @@ You see: files that are many times as large as the tensors in them: each layer's
 as large as the model, or three numbers of a batch take what the batch takes. Loading
 works, and gives the right numbers.
 
-Cause: `torch.save` writes a tensor's whole storage, so that tensors that share one still
-share it when they are loaded. A view has the storage of what it is a view of. Optimizers
-and wrappers that keep all weights in one flat buffer, as ZeRO and DDP's buckets do, make
-each weight a view of that buffer. A state dict in one file holds the buffer once; a file
-per layer holds it once per layer.
+Cause: `torch.save` writes a tensor's whole storage, so that tensors that share one
+still share it when they are loaded. A view shares the storage of the whole tensor.
+Optimizers and wrappers that keep all weights in one flat buffer, as ZeRO and DDP's
+buckets do, make each weight a view of that buffer. A state dict in one file holds the
+buffer once; a file per layer holds it once per layer.
 
 Cure: save a clone of each tensor that is a part of a larger one. Safetensors files hold
 only the numbers of the view.

@@ -1,4 +1,4 @@
-r"""The sampler is never told which epoch it is.
+r"""The same order in every epoch: set_epoch is never called.
 
 class: data
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A file of yours has the name of a module that torch needs.
+r"""torch is not a package: your own file has the name of a module.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Two ranks reduce tensors of different sizes.
+r"""Ranks reduce tensors of different sizes.
 
 class: process group
 symptom: crash

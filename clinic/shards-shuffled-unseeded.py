@@ -1,4 +1,4 @@
-r"""Each rank shuffles the list of shards for itself, then takes its part.
+r"""Each rank shuffles the list of shards in an order of its own.
 
 class: data
 symptom: silent
@@ -7,15 +7,15 @@ chapter: ch9_data
 signature: \d+ samples came, \d+ of them distinct
 guard: on more than one rank
 
-You see: nothing. Some samples come several times in an epoch and others never, others
-in each epoch, so that the loss just falls a little more slowly.
+You see: nothing. In an epoch, some samples come several times and others never. The
+next epoch hits different samples, so the loss just falls a little more slowly.
 
 Cause: `shards[rank::world_size]` divides a list only if it is the same list on all
 ranks. `random.shuffle` without a seed gives each process its own order, and so does a
 seed that contains the rank, or one that DataLoader draws for each rank's workers.
 
-Cure: shuffle with a generator of its own, whose seed is the same on all ranks and
-changes with the epoch: `random.Random(seed + epoch).shuffle(shards)`, then take the part.
+Cure: shuffle with a separate generator, whose seed is the same on all ranks and changes
+with the epoch: `random.Random(seed + epoch).shuffle(shards)`, then take the part.
 
 Next time: gather the numbers of the samples that each rank read in an epoch, and count
 how many are distinct.

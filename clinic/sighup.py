@@ -1,4 +1,4 @@
-r"""The terminal closes, and torchrun ends the job.
+r"""SignalException: got signal: 1, because the terminal closed.
 
 class: launch
 symptom: crash

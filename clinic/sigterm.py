@@ -1,4 +1,4 @@
-r"""The scheduler, or somebody, ends the job with signal 15.
+r"""SignalException: got signal: 15, because something ended the job.
 
 class: launch
 symptom: crash

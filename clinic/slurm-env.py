@@ -1,4 +1,4 @@
-r"""srun starts the script, and torch does not read Slurm's variables.
+r"""Environment variable RANK expected, but not set: srun, no torchrun.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""The function to spawn is defined inside of another.
+r"""Can't pickle local object: the spawned function is nested.
 
 class: launch
 symptom: crash

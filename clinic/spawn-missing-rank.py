@@ -1,4 +1,4 @@
-r"""The spawned function has no parameter for the rank.
+r"""Takes 1 positional argument but 2 were given: spawn adds the rank.
 
 class: launch
 symptom: crash

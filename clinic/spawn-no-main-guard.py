@@ -1,4 +1,4 @@
-r"""The script starts processes wherever it is imported.
+r"""An attempt has been made to start a new process: no main guard.
 
 class: launch
 symptom: crash

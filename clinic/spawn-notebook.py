@@ -1,4 +1,4 @@
-r"""A function from a notebook cell is spawned.
+r"""Can't get attribute: a function from a notebook cell is spawned.
 
 class: launch
 symptom: crash

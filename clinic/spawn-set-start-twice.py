@@ -1,4 +1,4 @@
-r"""The start method is set twice.
+r"""Context has already been set: set_start_method is called twice.
 
 class: launch
 symptom: crash

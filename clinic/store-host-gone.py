@@ -1,4 +1,4 @@
-r"""Rank 0 has left, and took the store with it.
+r"""Broken pipe, sendBytes failed: rank 0 and its store are gone.
 
 class: process group
 symptom: crash

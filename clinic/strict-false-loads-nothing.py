@@ -1,4 +1,4 @@
-r"""`strict=False` makes the error go away, and the weights too.
+r"""`strict=False` hides the error, and loads no weights.
 
 class: checkpoint
 symptom: silent

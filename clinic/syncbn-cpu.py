@@ -1,4 +1,4 @@
-r"""SyncBatchNorm without a GPU.
+r"""SyncBatchNorm layers only work with GPU modules.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Buckets so small that every tensor is sent alone.
+r"""DDP's buckets are so small that every tensor is sent alone.
 
 class: performance
 symptom: slow

@@ -1,4 +1,4 @@
-r"""A list of batches, and one open file for each.
+r"""Too many open files: a list keeps the loader's batches.
 
 class: data
 symptom: crash

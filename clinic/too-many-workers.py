@@ -1,4 +1,4 @@
-r"""num_workers is counted for one process, and there are several.
+r"""Too many DataLoader workers: num_workers is per rank.
 
 class: performance
 symptom: slow

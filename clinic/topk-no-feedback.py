@@ -1,4 +1,4 @@
-r"""The largest values are sent, and the others are thrown away.
+r"""Top-k compression drops small gradients: no error feedback.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A batch script of Slurm starts torchrun on the first machine only.
+r"""RendezvousTimeoutError on Slurm: torchrun ran on one machine only.
 
 class: multi-node
 symptom: hang

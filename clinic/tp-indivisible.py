@@ -1,4 +1,4 @@
-r"""Five features over two ranks.
+r"""a and b must have same reduction dim: 5 features over 2 ranks.
 
 class: TP/FSDP2
 symptom: crash
@@ -7,7 +7,7 @@ chapter: ch6_model_parallel
 signature: RuntimeError: a and b must have same reduction dim, but got \[2, 6\] X \[5, 4\]
 
 You see: `a and b must have same reduction dim`, with a size that is not in your
-configuration, and another one on the last rank.
+configuration, and a different size on the last rank.
 
 Cause: five features are cut into three and two. `ColwiseParallel` hands its part on as
 a plain tensor, which does not record the size of the whole. So `RowwiseParallel` takes

@@ -1,4 +1,4 @@
-r"""A parameter between two sharded layers was left whole.
+r"""The size of tensor a must match: a parameter was not sharded.
 
 class: TP/FSDP2
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A name in the plan that no module has.
+r"""Plan key could not be resolved: nothing is sharded.
 
 class: TP/FSDP2
 symptom: silent

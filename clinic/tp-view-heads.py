@@ -1,4 +1,4 @@
-r"""A view asks for all heads, and the rank has half of them.
+r"""Shape is invalid for input of size: a rank has only half the heads.
 
 class: TP/FSDP2
 symptom: crash

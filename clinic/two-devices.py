@@ -1,4 +1,4 @@
-r"""Two tensors meet that are on different GPUs.
+r"""Expected all tensors to be on the same device.
 
 class: model parallel
 symptom: crash
@@ -7,7 +7,7 @@ chapter: ch6_model_parallel
 signature: Expected all tensors to be on the same device, but found at least two devices
 
 You see: `Expected all tensors to be on the same device, but found at least two devices,
-cuda:0 and cuda:1!`, in a layer, in the loss, or at a `+`.
+cuda:0 and cuda:1!`, in a layer, in the loss, or at a plain `+`.
 
 Cause: an operator does not move its inputs to another GPU. So where a model is cut, you
 have to move the activations, and also masks, position tables and the labels. `"cuda"`

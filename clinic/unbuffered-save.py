@@ -1,4 +1,4 @@
-r"""A checkpoint above 2 GiB loses its end, without an error.
+r"""A checkpoint over 2 GiB is cut off, without an error.
 
 class: checkpoint
 symptom: silent

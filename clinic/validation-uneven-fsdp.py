@@ -1,4 +1,4 @@
-r"""Validation of a sharded model runs until each rank's data are used up.
+r"""FSDP validation hangs: ranks have different numbers of batches.
 
 class: TP/FSDP2
 symptom: hang
@@ -6,19 +6,20 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `total \+= model\(
 
-You see: nothing. Training runs, and the job stops in the first validation or soon after
-it. Under NCCL the watchdogs name two calls with one `SeqNum`: the all-gather of a forward
-on the rank that still has a batch, an all-reduce (the mean of the loss) on the others.
+You see: no message. Training runs, and the job hangs in the first validation or soon
+after it. Under NCCL the watchdogs name two calls with one `SeqNum`: the all-gather of a
+forward on the rank that still has a batch, an all-reduce (the mean of the loss) on the
+others.
 
 Cause: each forward of a sharded model gathers weights from all ranks, also under
-`no_grad`, so all ranks have to make equally many. Training takes a fixed number of
+`no_grad`, so all ranks have to make the same number. Training takes a fixed number of
 steps, but validation goes on until a stream is empty, and packed or filtered samples
 give the ranks different numbers of batches.
 
-Cure: take a fixed number of batches on all ranks. Or agree before each one: an
-all-reduce (MIN) of "I have a batch", and all stop when the first is out. To lose nothing,
-let a rank without data run a dummy batch whose loss it does not count. DDP's `join()`
-does not exist for FSDP.
+Cure: take a fixed number of batches on all ranks. Or agree before each batch: an
+all-reduce (MIN) of "I have a batch", and all stop when the first is out. To lose
+nothing, let a rank without data run a dummy batch whose loss it does not count. DDP's
+`join()` does not exist for FSDP.
 
 Next time: print the number of validation batches of each rank before the loop.
 

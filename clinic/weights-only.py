@@ -1,4 +1,4 @@
-r"""A checkpoint holds more than weights.
+r"""Weights only load failed: the checkpoint holds more than weights.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""A container with too little shared memory.
+r"""DataLoader worker is killed by signal: Bus error (shared memory).
 
 class: data
 symptom: crash

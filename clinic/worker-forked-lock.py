@@ -1,4 +1,4 @@
-r"""A forked worker waits for a lock that nobody gives back.
+r"""A forked worker waits for a lock that is never released.
 
 class: data
 symptom: hang

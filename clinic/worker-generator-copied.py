@@ -1,4 +1,4 @@
-r"""Every worker has a copy of one generator.
+r"""Every DataLoader worker has a copy of the same generator.
 
 class: data
 symptom: silent
@@ -12,14 +12,14 @@ noise, and each epoch draws the same again. With more workers it becomes worse.
 
 Cause: the dataset holds a generator, here NumPy's. Each worker process gets a copy of
 the dataset as it is when an epoch begins, generator included, and the main process's
-own one never moves. Torch gives each worker other seeds for the *global* generators:
-its own and Python's, and since 2021 NumPy's too. It knows nothing of yours.
+own generator never moves. Torch gives each worker different seeds for the *global*
+generators: its own and Python's, and since 2021 NumPy's too. It knows nothing of yours.
 
 Cure: seed the generator in the worker, by a `worker_init_fn`. `get_worker_info().seed`
 differs between workers and between epochs. On several ranks it differs only if their
 global seeds do. Or draw from torch's global generator.
 
-Next time: let `__getitem__` return a random number, and count the different ones in
+Next time: let `__getitem__` return a random number, and count how many are different in
 two epochs.
 
 Links: https://github.com/pytorch/pytorch/issues/5059 (NumPy's numbers are the same in all workers and epochs)

@@ -1,4 +1,4 @@
-r"""The kernel kills a worker that prepares data.
+r"""DataLoader worker is killed by signal: Killed (out of memory).
 
 class: data
 symptom: crash
@@ -13,8 +13,8 @@ Cause: only the kernel sends SIGKILL unasked: the machine's memory is full, or t
 memory limit is reached. Each rank starts `num_workers` processes: 8 ranks with 8
 workers are 64. A forked worker shares the dataset's memory until it writes to it. But
 even reading a Python object writes to its reference count, so every worker copies a
-list of objects page by page. A tensor has one count for all of its rows. (The copying
-here is real; the kill is our own, at 32 MiB, since a real one needs a full machine.)
+list of objects page by page. A tensor has one count for all of its rows. (Here we
+imitate the kernel: the copying is real, but the demo kills the worker at 32 MiB.)
 
 Cure: keep large tables as one tensor, array or memory map instead of lists and dicts of
 Python objects; then fewer workers, and less prefetching.

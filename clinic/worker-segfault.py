@@ -1,4 +1,4 @@
-r"""A worker that prepares data crashes in native code.
+r"""DataLoader worker is killed by signal: Segmentation fault.
 
 class: data
 symptom: crash
@@ -11,10 +11,11 @@ worker (pid …) is killed by signal: Segmentation fault`, without a line of you
 distributed job the other ranks then fail in a collective.
 
 Cause: a library that the worker calls (an image or video decoder, a tokenizer, a file
-format, an augmentation) read memory that is not its own. It may be broken data, a library
-that was not made for fork (its threads did not survive it), or one that was built for
-another version. The memory of the machine is not the reason: then the signal is
-"Killed" or "Bus error". (The crash here is our own: it reads the address 0.)
+format, an augmentation) read memory that is not its own. It may be broken data, a
+library that was not made for fork (its threads did not survive it), or one that was
+built for a different version. The memory of the machine is not the reason: then the
+signal is "Killed" or "Bus error". (The demo crashes on purpose: it reads the address
+0.)
 
 Cure: find the sample and the call with `num_workers=0`, then repair or skip that file, or
 replace the library. If it never crashes without workers, start them by

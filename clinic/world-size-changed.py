@@ -1,4 +1,4 @@
-r"""Shards of four ranks, loaded by two.
+r"""Size mismatch: shards of four ranks are loaded by two.
 
 class: checkpoint
 symptom: crash

@@ -1,4 +1,4 @@
-r"""WORLD_SIZE says more processes than were started.
+r"""1/2 clients joined: WORLD_SIZE exceeds the number of processes.
 
 class: process group
 symptom: crash

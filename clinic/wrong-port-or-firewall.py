@@ -1,4 +1,4 @@
-r"""A rank knocks at a port where nobody listens.
+r"""The client socket has timed out: nobody listens at MASTER_PORT.
 
 class: process group
 symptom: crash
@@ -6,9 +6,10 @@ runs on: one process
 chapter: ch4_ranks
 signature: The client socket has timed out after 500ms while trying to connect to
 
-You see: all ranks but rank 0 wait in silence, and in the end cannot connect to
-MASTER_ADDR and MASTER_PORT: after 30 minutes in `init_process_group` (10 with NCCL), 15
-under torchrun, half a second here. Rank 0 waits too, and says that clients are missing.
+You see: all ranks but rank 0 wait in silence, and finally report that they cannot
+connect to MASTER_ADDR and MASTER_PORT: after 30 minutes in `init_process_group` (10
+with NCCL), 15 under torchrun, half a second here. Rank 0 waits too, and says that
+clients are missing.
 
 Cause: the store is not where the rank looks for it: a port other than rank 0's, a
 MASTER_ADDR that is this machine itself (`localhost` on the second node), a firewall, or

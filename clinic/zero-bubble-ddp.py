@@ -1,4 +1,4 @@
-r"""DDP around the stages of a zero-bubble pipeline.
+r"""DDP around a zero-bubble pipeline's stages: replicas drift apart.
 
 class: pipeline
 symptom: silent
@@ -11,12 +11,12 @@ You see: nothing at first. The replicas of all stages but the first drift apart.
 second step torch may fail with `rebuilt parameter indices size is not same as original
 model parameters size`, an INTERNAL ASSERT that does not name the pipeline.
 
-Cause: a zero-bubble schedule cuts the backward in two, and computes the gradients of the
-weights with `torch.autograd.grad`. That passes by the hooks on which DDP reduces, so each
-replica keeps its own gradients. Only the first stage, which needs no gradient of its
-input, runs a whole backward. The assert has another cause: DDP notes the order of its
-parameters in every micro-batch of the first step. Plain 1F1B meets it, too, and
-`find_unused_parameters=True` avoids it, but does not make zero bubble reduce.
+Cause: a zero-bubble schedule cuts the backward in two, and computes the gradients of
+the weights with `torch.autograd.grad`. That call bypasses the hooks with which DDP
+reduces, so each replica keeps its own gradients. Only the first stage, which needs no
+gradient of its input, runs a whole backward. The assert has another cause: DDP notes
+the order of its parameters in every micro-batch of the first step. Plain 1F1B meets it,
+too, and `find_unused_parameters=True` avoids it, but does not make zero bubble reduce.
 
 Cure: `fully_shard` around each stage, on the mesh's data-parallel dimension: its schedule
 reduces at the end of the step. Or average the gradients by hand after `schedule.step`.

@@ -1,4 +1,4 @@
-r"""The weights of ZeRO-3 are empty outside of its engine.
+r"""Size mismatch with `torch.Size([0])`: ZeRO-3's weights are empty.
 
 class: checkpoint
 symptom: crash

@@ -17,7 +17,7 @@ EXCERPT = 150
 ENDS = {
     "crash": "fails",
     "hang": "hangs",
-    "silent": "silent, and wrong",
+    "silent": "silently wrong",
     "slow": "slow",
 }
 SURE = {

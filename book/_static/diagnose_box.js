@@ -142,7 +142,7 @@
         make("label", { for: "diagnose-log" }, "A traceback or a log, or what you see"),
         this.text,
         make("p", { id: "diagnose-hint", class: "diagnose-hint" },
-          "As it is: several ranks, colours, timestamps, any torch since 1.8. It stays in this page."),
+          "Paste it unedited. Nothing leaves this page."),
         make("div", { class: "diagnose-buttons" },
           make("button", { type: "submit" }, "Find it"),
           make("label", { for: "diagnose-file" }, "or a log file", this.file),

@@ -8,7 +8,7 @@
       things: "cases",
       items: () => [...document.querySelectorAll("table.clinic-index tbody tr")].map((row) => ({
         parts: [row], group: row.closest("section"), words: text(row),
-        kinds: { "how it shows": text(row.cells[1]).replace(" (quoted)", ""), class: text(row.closest("section").querySelector("h2, h3")) },
+        kinds: { symptom: text(row.cells[1]).replace(" (quoted)", ""), class: text(row.closest("section").querySelector("h2, h3")) },
       })),
     },
     glossary: {

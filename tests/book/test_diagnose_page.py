@@ -18,7 +18,7 @@ from tests.book.visits import STILL
 LOG = "Epoch 1\n[rank1]: KeyError: \x1b[31m'LOCAL_RANK'\x1b[0m <img src=x onerror=x>\n"
 STOPPED = b"Epoch 1\nKeyboardInterrupt\nRuntimeError: Connection closed by peer\n"
 SYMPTOM = "my training hangs at the end of the epoch"
-FOUND = "A script that was not started by torchrun reads LOCAL_RANK"
+FOUND = "KeyError LOCAL_RANK: the script was not started by torchrun"
 WIDER = "() => document.documentElement.scrollWidth > window.innerWidth"
 
 

@@ -455,10 +455,10 @@ def test_a_case_shows_what_it_did_why_and_the_cure_as_a_diff(build):
     html, warnings = build(TELL, **WARD)
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
-    parts = ["A case with code", "silent, and wrong · run on 2 ranks", "You see."]
+    parts = ["A case with code", "silently wrong · run on 2 ranks", "You see."]
     parts += ["Three wheels.", "AssertionError: 3", "Cause. One is lost."]
     parts += ["Cure. torchrun finds it."]
-    parts += ["Before both", "x = 1", "-y = 3 +$ torchrun train.py +y = 4 same = x"]
+    parts += ["Shared setup", "x = 1", "-y = 3 +$ torchrun train.py +y = 4 same = x"]
     parts += ["it rolls", "Must hold: there are four", "assert y == 4", "Count."]
     assert re.search(".* ".join(map(re.escape, parts)), text), text
     assert 'id="clinic-a-case"' in html
@@ -483,7 +483,7 @@ def test_the_clinics_lists_count_and_link_every_case(build):
     assert not warnings
     assert html.count('href="#clinic-a-case"') >= 3  # contents, index, list
     text = re.sub(r"\s+", " ", words(html))
-    assert "A case with code silent, and wrong" in text
+    assert "A case with code silently wrong" in text
     assert "A case with code: “3 wheels instead of 4”" in text
     assert "N: 1 0 1" in text
 

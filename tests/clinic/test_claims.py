@@ -94,7 +94,8 @@ def test_cures_say_what_the_repaired_code_does():
     watchdog = clinic.read(CLINIC / "nccl-watchdog.py")
     assert "dist.barrier()" in watchdog.cells["broken"]
     assert "NumelIn=1," in watchdog.path.read_text("utf8")  # in the quoted line
-    assert "or a barrier, as below" in " ".join(watchdog.parts["Next time"].split())
+    says = " ".join(watchdog.parts["Next time"].split())
+    assert "or a barrier: NCCL has no barrier" in says
 
 
 def test_heads_are_divided_by_what_the_case_says():

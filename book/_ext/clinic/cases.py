@@ -30,7 +30,7 @@ ENDS = {
 SYMPTOMS = {
     "crash": "fails",
     "hang": "hangs",
-    "silent": "silent, and wrong",
+    "silent": "silently wrong",
     "slow": "slow",
 }
 NAMES = ("torch", "gloo")  # lower case even at the start of a sentence
@@ -116,7 +116,7 @@ class Clinic(ClinicDirective):
         section += self.part(case, "Cause")
         section += self.part(case, "Cure")
         if case.given:
-            section += self.code("Before both", case.given, "python", "given")
+            section += self.code("Shared setup", case.given, "python", "given")
         section += self.code("Broken → fixed", change(case), "diff", "change")
         if case.runs:
             section += self.output(outcomes["fixed"].text, "fixed")
@@ -136,6 +136,8 @@ class Clinic(ClinicDirective):
         else:
             place = case.fields["runs on"]
             where = f"run {'in' if place == 'one process' else 'on'} {place}"
+        if case.runs and case.check:  # its AssertionError looks like the failure's own
+            where += ", then checked (“Must hold” below)"
         kind = nodes.paragraph(classes=["case-kind"])
         kind += nodes.strong("", symptom, classes=[f"case-{case.fields['symptom']}"])
         kind += nodes.Text(f" · {where}")

@@ -16,6 +16,12 @@ from sphinx.util.docutils import SphinxRole
 from allranks import clinic
 from book._ext.clinic.cases import FOLDER, SYMPTOMS, ClinicDirective, load
 
+HEADINGS = {  # where the name of a class is no heading
+    "TP/FSDP2": "Tensor parallelism and FSDP2",
+    "AMP": "Mixed precision",
+    "silent wrong": "Silently wrong",
+}
+
 
 class ClinicIndex(ClinicDirective):
     """All cases: a section and a table for each class."""
@@ -25,6 +31,7 @@ class ClinicIndex(ClinicDirective):
         found, sections = self.cases(), []
         for name, page in clinic.CLASSES.items():
             rows = [case for case in found if case.fields["class"] == name]
+            rows.sort(key=lambda case: case.title.strip("`").lower())  # to be scanned
             if rows:
                 sections.append(self.section(name, page, rows))
         return sections
@@ -36,13 +43,13 @@ class ClinicIndex(ClinicDirective):
         anchor = f"index-{page.removeprefix('clinic_')}"
         section = nodes.section(ids=[anchor], names=[anchor])
         self.state.document.note_explicit_target(section, section)
-        section += nodes.title("", f"{name[0].upper()}{name[1:]}")
-        text = f"See {{ref}}`the code, cause and fix of each <{page}>`."
+        section += nodes.title("", HEADINGS.get(name, f"{name[0].upper()}{name[1:]}"))
+        text = f"See {{ref}}`the code, cause and fix for each <{page}>`."
         section += nodes.paragraph("", "", *self.inline(text))
         group = nodes.tgroup(cols=2)
         group += [nodes.colspec(colwidth=75), nodes.colspec(colwidth=25)]
         head, body = nodes.thead(), nodes.tbody()
-        head += self.row([[nodes.Text("what happens")], [nodes.Text("how it shows")]])
+        head += self.row([[nodes.Text("what happens")], [nodes.Text("symptom")]])
         for case in rows:
             kind = SYMPTOMS[case.fields["symptom"]] + ("" if case.runs else " (quoted)")
             body += self.row([self.link(case), [nodes.Text(kind)]])

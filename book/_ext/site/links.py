@@ -203,7 +203,10 @@ class ColabCell(SphinxDirective):
         cell = nodes.literal_block(text, text, language="ipython3")
         if self.config.allranks_repository:
             return [cell]
-        words = "This copy does not know its address: replace OWNER/NAME by it."
+        words = (
+            "This copy of the book does not know where it came from: replace "
+            "OWNER/NAME with the GitHub repository that has it."
+        )
         return [cell, nodes.paragraph("", words)]
 
 
