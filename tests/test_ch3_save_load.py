@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed import checkpoint as dcp
 
-from allranks import vgpu
+from allranks import Ranks, vgpu
 from scripts import ch3_save_load as lesson
 
 LOADS = "load_as_it_is", "load_not_strict", "load_weights", "load_all"
@@ -181,3 +181,28 @@ def test_saving_in_the_background_needs_a_group_of_the_cpu(tmp_path):
             dcp.async_save({"x": torch.ones(2)}, checkpoint_id=tmp_path)
     finally:
         dist.destroy_process_group()
+
+
+def save_zero_load(folder):
+    """Save a sharded net, empty it, load it; return weights before and after."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    net = fully_shard(nn.Linear(5, 3))
+    before = net.weight.full_tensor().clone()
+    dcp.save({"model": get_model_state_dict(net)}, checkpoint_id=folder)
+    with torch.no_grad():
+        net.weight.zero_()
+    emptied = net.weight.full_tensor().clone()
+    state = {"model": get_model_state_dict(net)}
+    dcp.load(state, checkpoint_id=folder)
+    return before, emptied, net.weight.full_tensor()
+
+
+def test_a_distributed_checkpoint_is_in_the_net_once_it_is_loaded(tmp_path):
+    """Nobody calls load_state_dict: the state's tensors are the net's own memory."""
+    with Ranks(2) as ranks:
+        for before, emptied, after in ranks.run(save_zero_load, str(tmp_path)):
+            assert not emptied.any() and before.any()
+            assert torch.equal(before, after)
