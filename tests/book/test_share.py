@@ -1,7 +1,10 @@
 """The site's own address, and the page that it shows."""
 
 import pytest
+from PIL import Image, ImageColor
 
+from allranks.base.svg import LIGHT
+from allranks.topics.arrivals import sums
 from book._ext.site import share
 
 
@@ -35,3 +38,16 @@ def test_the_front_page_is_a_page(browser, site):
     tab.locator("nav a", has_text="nn.DataParallel").first.click()
     assert tab.url.endswith("book/ch2_data_parallel.html") and not lost
     tab.close()
+
+
+def test_the_front_pages_picture_shows_its_figure(site):
+    """Each rank's bar ends where it comes to all_reduce, and then it waits."""
+    path = site / "_static" / "share" / "book-intro.png"
+    picture = Image.open(path).convert("RGB")
+    for rank, at in enumerate(sums.FIRST):
+        y = 352 + rank * 62 + 4
+        works, waits = picture.getpixel((70 + at * 46 // 100, y)), "#f3c6c6"
+        assert works == ImageColor.getrgb(LIGHT[rank])
+        if at < max(sums.FIRST):
+            after = picture.getpixel((90 + at * 46 // 100, y))
+            assert after == ImageColor.getrgb(waits)

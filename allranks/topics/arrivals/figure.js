@@ -1,7 +1,7 @@
 // Four ranks and one all_reduce. Mirrors figure.py and sums.py.
 
 import { h, picture, rect, text, rankColor, amount, code, draggable, pressable, explorable } from "../kit/kit.js";
-import { WORLD_SIZE, TIMEOUT, LATEST } from "./figure.py";
+import { WORLD_SIZE, TIMEOUT, LATEST, FIRST } from "./figure.py";
 
 const STEP = 50; // ms
 const sum = (list) => list.reduce((a, b) => a + b, 0);
@@ -72,7 +72,6 @@ export function compute({ arrives }) {
     summary: summaryOf(seconds, present, absent, waits) };
 }
 
-const FIRST = [700, 1600, 1100, 2200]; // when a rank that is brought back comes
 const LANE = 44, PITCH = 52, TOP = 20;
 
 function draw({ state, facts, set, width, narrow }) {
@@ -123,10 +122,10 @@ function draw({ state, facts, set, width, narrow }) {
           h("svg:path", { d: `M${x(end)} ${TOP - 4}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
           text(Math.min(x(end), width - 120), bottom + 15, "all_reduce: they add up", { class: "x-small" }),
         ]),
-      h("p.x-tell", {}, "What the cell prints:"),
-      h("pre.x-report", { tabindex: 0, "aria-label": "What the cell prints" }, facts.output),
     ],
     below: [
+      h("p.x-tell", {}, "What the cell prints:"),
+      h("pre.x-report", { tabindex: 0, "aria-label": "What the cell prints" }, facts.output),
       h("details.x-fold", {}, h("summary", { "data-key": "cell" }, "The cell"), code(facts.code, "cell code")),
     ],
   };
@@ -136,13 +135,13 @@ export default explorable({
   name: "arrivals", title: "Four ranks, one all_reduce: take a rank away, or make it late",
   label: "Four ranks and one all_reduce", fields: [], compute, draw,
   ask: {
-    question: "Each rank brings its own number, 0, 1, 2 or 3. If rank 1 never calls all_reduce, what happens to the other three?",
+    question: "If rank 1 never calls all_reduce, what happens to the other three?",
     options: ["They add up what is there: 5.", "They fail at once, with an error.", "They wait, without a word."],
     answer: () => {
       const { begins, output } = compute({ arrives: [400, null, 600, 1300] });
       return begins !== null ? 0 : output.includes("wait in") ? 2 : 1;
     },
-    show: { arrives: [700, null, 1100, 2200] },
+    show: { arrives: FIRST.map((at, rank) => (rank === 1 ? null : at)) },
     because: "The cell prints who waits, and where. Press rank 1 to bring it back, or to take it away.",
   },
 });

@@ -13,6 +13,7 @@ from allranks.topics.arrivals import sums
 from allranks.topics.arrivals.picture import lanes
 from allranks.topics.kit.explorable import Explorable
 
+FIRST = sums.FIRST
 WORLD_SIZE, TIMEOUT = 4, 3  # ranks; seconds that the cell may take
 LATEST = 2500  # ms
 
@@ -26,9 +27,7 @@ class Arrivals(Explorable):
 
     name = "arrivals"
 
-    arrives = traitlets.List(
-        traitlets.Int(allow_none=True), [700, 1600, 1100, 2200]
-    ).tag(sync=True)
+    arrives = traitlets.List(traitlets.Int(allow_none=True), FIRST).tag(sync=True)
 
     @staticmethod
     def compute(arrives: list[int | None]) -> dict[str, Any]:

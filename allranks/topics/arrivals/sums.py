@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+FIRST = [700, 1600, 1100, 2200]  # ms: when each rank comes, as a reader first sees it
+
 
 class Waits(NamedTuple):
     """How long ranks wait in one collective.

@@ -19,9 +19,12 @@ from PIL import Image, ImageDraw, ImageFont
 from sphinx.application import Sphinx
 
 from allranks.base.svg import LIGHT
+from allranks.topics.arrivals import sums
 
 SIZE = (1200, 630)
 INK, SOFT, PAPER = "#1d2430", "#515b6b", "#ffffff"
+WAITING = "#f3c6c6"  # red, as in all figures
+FACE = "DejaVuSans.ttf"
 FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
 FRONT = "book/intro.html"
 DESCRIPTION = re.compile(r'<meta (?=[^>]*name="description")[^>]*content="([^"]*)"')
@@ -50,7 +53,7 @@ def card(title: str, above: str, text: str) -> Image.Image:
     draw = ImageDraw.Draw(image)
 
     def write(x: int, y: int, words: str, size: int, color: str, bold: bool) -> None:
-        name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+        name = "DejaVuSans-Bold.ttf" if bold else FACE
         font = ImageFont.truetype(str(FONTS / name), size)
         draw.text((x, y), words, color, font)
 
@@ -65,7 +68,24 @@ def card(title: str, above: str, text: str) -> Image.Image:
     for line in wrap(text, 58)[: (590 - y) // 44]:
         write(80, y, line, 32, INK, bold=False)
         y += 44
-    return image.quantize(64)
+    return image
+
+
+def hero(image: Image.Image) -> None:
+    """Draw the front page's figure below its words: four ranks, one all_reduce."""
+    draw, font = ImageDraw.Draw(image), ImageFont.truetype(str(FONTS / FACE), 26)
+    arrives = [at / 1000 for at in sums.FIRST]
+    begins, waits = sums.waits(arrives, 3)
+    left, scale, pitch, high, top = 80, 460, 62, 50, 352
+    end = left + scale * begins
+    for rank, at in enumerate(arrives):
+        y, until = top + rank * pitch, left + scale * at
+        draw.rectangle((left, y, until, y + high), fill=LIGHT[rank])
+        draw.text((left + 16, y + 9), f"rank {rank}", PAPER, font)
+        if waits[rank]:
+            draw.rectangle((until, y, end, y + high), fill=WAITING)
+            draw.text((until + 16, y + 9), "waits", INK, font)
+    draw.line((end, top - 10, end, top + 4 * pitch), fill=INK, width=6)
 
 
 def tag(
@@ -89,16 +109,19 @@ def tag(
     name = f"_static/share/{page.replace('/', '-')}.png"
     path = Path(app.outdir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    card(title, above, about).save(path, optimize=True)
+    image = card(title, above, about)
+    if page == FRONT.removesuffix(".html"):
+        hero(image)
+    image.quantize(64).save(path, optimize=True)
     known = app.config.allranks_repository
     base = base_of(known[0]) if known else ""
-    image = f"{base}{name}" if base else context["pathto"](name, 1)
+    address = f"{base}{name}" if base else context["pathto"](name, 1)
     tags = {
         "og:title": title,
         "og:type": "article",
         "og:site_name": "All Ranks",
         "og:description": about,
-        "og:image": image,
+        "og:image": address,
         "og:image:width": SIZE[0],
         "og:image:height": SIZE[1],
         "og:image:alt": f"{title}. {about}",

@@ -53,3 +53,29 @@ def test_a_late_rank_makes_the_others_wait_longer(explore):
     x.drag(edge, -1500 * scale)
     assert abs(int(edge.get_attribute("aria-valuenow")) - 1000) <= 50
     assert "Rank 3 comes last" in x.summary
+
+
+def test_the_first_screen_of_a_laptop_has_the_figure_and_its_question(explore):
+    """The figure is at most 420 px high, and the question's options can be seen."""
+    x = explore(PAGE, "arrivals", asked=True)
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    x.page.evaluate("scrollTo(0, 0)")
+    assert x.box.locator(".x-stage").bounding_box()["height"] <= 420
+    last = x.box.get_by_role("button", name="Just show me").bounding_box()
+    assert last["y"] < 800 and x.page.locator("article .sd-btn").count() == 2
+
+
+def test_time_passes_once_when_the_figure_is_drawn(explore):
+    """The picture appears from left to right, and not again after a change."""
+    x = explore(PAGE, "arrivals")
+    moving = "one => one.getAnimations().length"
+    x.page.emulate_media(reduced_motion="no-preference")
+    x.measure({"summary": ""})  # draws it anew
+    stage = x.box.locator(".x-stage")
+    assert stage.evaluate(moving) == 1
+    stage.evaluate("one => one.getAnimations()[0].finish()")
+    x.press("Take rank 1 away")
+    assert stage.evaluate(moving) == 0
+    x.page.emulate_media(reduced_motion="reduce")
+    x.measure({"summary": ""})
+    assert stage.evaluate(moving) == 0
