@@ -1,4 +1,4 @@
-r"""HCCL error: Ascend NPUs use HCCL instead of NCCL.
+r"""HCCL error (Ascend NPUs): how to read it.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Recomputed values have different metadata in a checkpointed block.
+r"""Recomputed values have different metadata: the second run differs.
 
 class: model parallel
 symptom: crash

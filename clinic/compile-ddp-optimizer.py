@@ -1,4 +1,4 @@
-r"""DDPOptimizer backend: Found a higher order op in the graph.
+r"""DDPOptimizer: Found a higher order op (checkpointing, FlexAttention).
 
 class: DDP
 symptom: crash

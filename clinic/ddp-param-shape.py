@@ -1,4 +1,4 @@
-r"""Appears not to match sizes of the same param in process 0.
+r"""Appears not to match sizes: a layer's size differs between ranks.
 
 class: DDP
 symptom: crash

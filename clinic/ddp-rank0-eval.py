@@ -1,4 +1,4 @@
-r"""Only rank 0 evaluates, and it does so through DDP.
+r"""Rank 0 evaluates alone, through the DDP wrapper.
 
 class: DDP
 symptom: crash

@@ -1,4 +1,4 @@
-r"""One rank's gradient is added to another rank's metric.
+r"""Gradients are added to metrics: one rank has fewer batches.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""A layer unfrozen after DDP wrapped the model is not averaged.
+r"""Gradients of a layer unfrozen after DDP wrapping aren't averaged.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Error building extension: DeepSpeed cannot compile an operator.
+r"""Error building extension: DeepSpeed lacks a compiler, ninja or CUDA.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Terminate called without an active exception, after training.
+r"""Terminate called without an active exception: gloo outlives Python.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""FSDP2 mixes the initial weights of differently seeded ranks.
+r"""FSDP2 pieces the model together from ranks with different seeds.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Each distinct composable distributed API: a module is sharded twice.
+r"""Composable distributed API can only be applied once: sharded twice.
 
 class: TP/FSDP2
 symptom: crash

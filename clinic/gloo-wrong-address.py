@@ -1,4 +1,4 @@
-r"""Gloo connectFullMesh failed: the others are told to use 127.0.0.1.
+r"""Gloo connectFullMesh failed: a host name resolves to 127.0.0.1.
 
 class: multi-node
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Ranks number the classes differently.
+r"""Ranks assign different label numbers to the same class.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Three metrics are all-reduced and printed in every step.
+r"""Logging metrics in every step slows training down.
 
 class: performance
 symptom: slow

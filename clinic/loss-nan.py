@@ -1,4 +1,4 @@
-r"""Loss is nan on one rank, and one step later all weights are.
+r"""Loss is NaN on one rank; a step later, all weights are NaN.
 
 class: data
 symptom: crash

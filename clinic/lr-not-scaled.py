@@ -1,4 +1,4 @@
-r"""More ranks and fewer steps, but the same learning rate.
+r"""Loss is higher with more GPUs: the learning rate wasn't scaled.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Failed to pass monitoredBarrier: it names the missing rank.
+r"""Failed to pass monitoredBarrier: the message names the missing rank.
 
 class: process group
 symptom: crash

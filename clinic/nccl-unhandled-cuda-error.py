@@ -1,4 +1,4 @@
-r"""ncclUnhandledCudaError: a CUDA call inside NCCL failed.
+r"""ncclUnhandledCudaError: the first NCCL WARN line has the cause.
 
 class: process group
 symptom: crash

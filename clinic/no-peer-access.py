@@ -1,4 +1,4 @@
-r"""Peer access is not supported between these two devices.
+r"""Peer access is not supported: try NCCL_P2P_DISABLE=1.
 
 class: process group
 symptom: crash

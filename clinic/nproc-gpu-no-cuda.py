@@ -1,4 +1,4 @@
-r"""Cuda is not available: one process per GPU, without GPUs.
+r"""CUDA is not available: a per-GPU launch on a machine without GPUs.
 
 class: launch
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Parameter group doesn't match the size of optimizer's group.
+r"""Parameter group doesn't match the size: the parameter list changed.
 
 class: checkpoint
 symptom: crash

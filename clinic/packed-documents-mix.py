@@ -1,4 +1,4 @@
-r"""Attention crosses the borders between packed documents.
+r"""Attention leaks across document boundaries in packed sequences.
 
 class: silent wrong
 symptom: silent

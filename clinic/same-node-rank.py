@@ -1,4 +1,4 @@
-r"""Address already in use: two agents have the same node rank.
+r"""Address already in use: two torchruns have the same node rank.
 
 class: multi-node
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Samples are lost at a restart: the sampler is ahead of the model.
+r"""Samples are skipped after a resume: the loader had prefetched them.
 
 class: data
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Broken pipe, sendBytes failed: rank 0 and its store are gone.
+r"""Broken pipe, sendBytes failed: rank 0 exited before the others.
 
 class: process group
 symptom: crash

@@ -1,4 +1,4 @@
-r"""Every DataLoader worker has a copy of the same generator.
+r"""DataLoader workers all draw the same random numbers.
 
 class: data
 symptom: silent

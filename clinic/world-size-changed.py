@@ -1,4 +1,4 @@
-r"""Size mismatch: shards of four ranks are loaded by two.
+r"""Size mismatch: a checkpoint sharded over 4 ranks is loaded on 2.
 
 class: checkpoint
 symptom: crash

@@ -8,7 +8,8 @@ loads when it has found a case of that class. If it finds none, it loads describ
 and its table, because the text may describe a symptom. Without JavaScript, and on
 paper, a sentence names the other ways to search.
 
-``{diagnose-figures}`` says how often the diagnosis is right, for each set of logs. The
+``{diagnose-figures}`` says how often the diagnosis is right, for each set of logs;
+``{diagnose-figures} sentence`` says it in plain words. The
 counts come from book/_data/diagnose.json, which ``tests/clinic/measure.py --record``
 writes; their shares and intervals are computed here, at each build. If there are logs
 that were never used for tuning, a sentence about them comes first.
@@ -174,22 +175,41 @@ def headline(fresh: list[dict]) -> str:
     first, shown, guessed, alarms = (share(sums, *keys) for _, *keys in COLUMNS)
     return (
         f"On logs that nobody had looked at, the right case comes first in {first}, "
-        f"and is among the three that are shown in {shown}. Of failures that are no "
-        f"case here, {guessed} were taken for one; of healthy logs, {alarms} got an "
-        "alarm. "
+        f"and is among the three that are shown in {shown}. Of failures that the "
+        f"clinic doesn't cover, {guessed} were mistaken for one that it does; of "
+        f"healthy logs, {alarms} raised an alarm. "
         "In parentheses: the share, and its 95 % interval (Wilson)."
     )
 
 
-class DiagnoseFigures(ClinicDirective):
-    """The sentence and the table of figures."""
+def plainly(fresh: list[dict]) -> str:
+    """Say the result on fresh logs without shares and intervals."""
+    if not fresh:
+        return headline(fresh)
+    keys = ("known", "first", "unknown", "guessed", "healthy", "alarms")
+    known, first, unknown, guessed, healthy, alarms = (
+        sum(one[key] for one in fresh) for key in keys
+    )
+    return (
+        f"On {known} logs that nobody had looked at, the box named the right case "
+        f"first in {first}. Of {unknown} failures that the clinic doesn't cover, "
+        f"{guessed} were mistaken for one that it does. Of {healthy} healthy logs, "
+        f"{alarms or 'none'} raised an alarm."
+    )
 
-    optional_arguments = 0
+
+class DiagnoseFigures(ClinicDirective):
+    """One plain ``sentence``; without this argument, all figures and their table."""
 
     def run(self) -> list[nodes.Node]:
         """Build sentence and table, and rebuild the page when the counts change."""
         self.env.note_dependency(FIGURES)
         sets = json.loads(Path(self.env.srcdir, FIGURES).read_text("utf8"))["sets"]
+        fresh = [one for one in sets if not one["seen"]]
+        if self.arguments:
+            if self.arguments[0] != "sentence":
+                raise self.error(f"diagnose-figures: no {self.arguments[0]!r}")
+            return [nodes.paragraph("", plainly(fresh))]
         group = nodes.tgroup(cols=2 + len(COLUMNS))
         group += [nodes.colspec(colwidth=width) for width in (10, 20, 18, 18, 17, 17)]
         head, body = nodes.thead(), nodes.tbody()
@@ -199,7 +219,7 @@ class DiagnoseFigures(ClinicDirective):
             body += text_row([one["name"], one["seen"] or "never", *cells])
         group += [head, body]
         figures = nodes.table("", group, classes=["colwidths-given"])
-        text = headline([one for one in sets if not one["seen"]])
+        text = headline(fresh)
         return [
             nodes.paragraph("", text),
             nodes.container("", figures, classes=["x-scroll"]),

@@ -71,13 +71,14 @@ class HangTable(ClinicDirective):
             if measure.meets_late(case) == (which == "meeting"):
                 shown.append(case)
         some = {case.slug: found[case.slug] for case in shown}
-        wanted = [key for key in tools.TOOLS if count(some, key)]
+        keys = [key for key in tools.TOOLS if key != "live_ranks"]  # not for a job
+        wanted = [key for key in keys if count(some, key)]
         group = nodes.tgroup(cols=1 + len(wanted))
         widths = [28, *[round(72 / len(wanted))] * len(wanted)]
         group += [nodes.colspec(colwidth=width) for width in widths]
         head, body = nodes.thead(), nodes.tbody()
         titles = [self.inline(tools.TOOLS[key].title) for key in wanted]
-        head += self.row([[nodes.Text("the hang")], *titles])
+        head += self.row([[nodes.Text("the failure")], *titles])
         for case in shown:
             cells = [self.cell(found[case.slug][key]) for key in wanted]
             body += self.row([self.link(case), *cells])
@@ -85,7 +86,7 @@ class HangTable(ClinicDirective):
             [nodes.Text(f"{count(some, f'{key}.names')} of {count(some, key)}")]
             for key in wanted
         ]
-        body += self.row([[nodes.emphasis("", "names the rank in")], *sums])
+        body += self.row([[nodes.emphasis("", "total: names")], *sums])
         group += [head, body]
         table = nodes.table("", group, classes=["hang-table", "colwidths-given"])
         when = "Measured on {date}: {machine}, {cores} cores, PyTorch {torch}, gloo."

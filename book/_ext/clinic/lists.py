@@ -49,7 +49,7 @@ class ClinicIndex(ClinicDirective):
         group = nodes.tgroup(cols=2)
         group += [nodes.colspec(colwidth=75), nodes.colspec(colwidth=25)]
         head, body = nodes.thead(), nodes.tbody()
-        head += self.row([[nodes.Text("what happens")], [nodes.Text("symptom")]])
+        head += self.row([[nodes.Text("failure")], [nodes.Text("how it shows")]])
         for case in rows:
             kind = SYMPTOMS[case.fields["symptom"]] + ("" if case.runs else " (quoted)")
             body += self.row([self.link(case), [nodes.Text(kind)]])

@@ -27,7 +27,7 @@ REMOTE = re.compile(
     r"(?:https?://(?:[^/@]*@)?|ssh://git@|git@)github\.com[/:]([\w.-]+/[\w.-]+?)"
     r"(?:\.git)?/?"
 )
-COLAB = """# A machine of Colab's has neither this book nor these packages.
+COLAB = """# Colab has neither this book nor these packages.
 !git clone -q --depth 1 --branch {branch} {address} /content/book
 %cd -q /content/book/notebooks
 %pip install -q anywidget cloudpickle psutil safetensors scikit-learn
@@ -204,8 +204,8 @@ class ColabCell(SphinxDirective):
         if self.config.allranks_repository:
             return [cell]
         words = (
-            "This copy of the book does not know where it came from: replace "
-            "OWNER/NAME with the GitHub repository that has it."
+            "Replace OWNER/NAME with the book's GitHub repository: this copy of the "
+            "book was built without its address."
         )
         return [cell, nodes.paragraph("", words)]
 
