@@ -142,18 +142,20 @@ def test_a_hierarchy_is_faster_than_a_flat_sum():
 import time
 nodes = [dist.new_group([0, 1]), dist.new_group([2, 3])]
 rails = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-x, part = torch.ones(20_000), torch.zeros(10_000)
-dist.barrier()
-start = time.monotonic()
-dist.all_reduce(x)
-flat = time.monotonic() - start
-y = torch.ones(20_000)
-dist.barrier()
-start = time.monotonic()
-dist.reduce_scatter_single(part, y, group=nodes[rank // 2])
-dist.all_reduce(part, group=rails[rank % 2])
-dist.all_gather_single(y, part, group=nodes[rank // 2])
-flat, time.monotonic() - start, torch.equal(x, y)
+flat, hierarchical, part = [], [], torch.zeros(10_000)
+for _ in range(8):
+    x, y = torch.ones(20_000), torch.ones(20_000)
+    dist.barrier()
+    start = time.monotonic()
+    dist.all_reduce(x)
+    flat.append(time.monotonic() - start)
+    dist.barrier()
+    start = time.monotonic()
+    dist.reduce_scatter_single(part, y, group=nodes[rank // 2])
+    dist.all_reduce(part, group=rails[rank % 2])
+    dist.all_gather_single(y, part, group=nodes[rank // 2])
+    hierarchical.append(time.monotonic() - start)
+min(flat), min(hierarchical), torch.equal(x, y)
 """
     with Ranks(4, backend=network) as ranks:
         found = ranks.run(source)
@@ -162,7 +164,7 @@ flat, time.monotonic() - start, torch.equal(x, y)
     for flat, hierarchical, same in found:
         assert same and flat > 0.999 * seconds("all_reduce", 80_000, 4, *half)
         assert hierarchical > 0.999 * seconds("all_reduce", 40_000, 2, *half)
-    # 36 ms against 12: a busy machine adds to both.
+    # 36 ms against 12: a busy machine adds to both, but not each of eight times.
     assert min(one[1] for one in found) < min(one[0] for one in found)
 
 

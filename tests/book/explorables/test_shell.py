@@ -4,6 +4,7 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from playwright.sync_api import expect
 
 from allranks.base.paths import ROOT
 
@@ -194,7 +195,8 @@ def test_a_question_hides_the_answer_until_it_is_answered(explore):
     )
     assert "21.2 ms" in verdict and "21.2 ms of it is exposed" in x.summary
     x.page.reload()
-    assert summary.is_visible() and x.box.locator(".x-options").count() == 0
+    expect(summary).to_be_visible()
+    assert x.box.locator(".x-options").count() == 0
     assert x.box.locator(".x-verdict").inner_text() == verdict
 
 
