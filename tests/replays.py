@@ -113,10 +113,14 @@ class Ends:
         node.workerinput["replays"] = self.config.replays
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep how each replay ended: well, if all of its tests did."""
-        if name := dict(report.user_properties).get("replay"):
-            good = report.passed or hasattr(report, "wasxfail")
-            self.good[name] = self.good.get(name, True) and good
+        """Keep how each replay ended: well, if all of its tests did that ran."""
+        name = dict(report.user_properties).get("replay")
+        # Neither well nor ill is a skip: what this machine lacks stays lacking.
+        skips = report.skipped and not hasattr(report, "wasxfail")
+        if name and report.failed:
+            self.good[name] = False
+        elif name and report.when == "call" and not skips:
+            self.good.setdefault(name, True)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self) -> None:

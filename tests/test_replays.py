@@ -109,6 +109,17 @@ def test_what_failed_is_replayed_until_it_passes(tree):
     assert name in run(tree)[1] and name not in run(tree)[1]
 
 
+SKIPS = "import pytest\n\n\ndef test_two():\n    pytest.skip('no GPU')\n"
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_a_machine_lacks_keeps_no_file_due(tree, passes):
+    """A skip beside tests that pass is no failure; a file of skips has not run."""
+    (tree.path / NAMES[0]).write_text(f"{TEST if passes else ''}{SKIPS}")
+    assert run(tree)[0].startswith("replays: 1 changed, ")
+    assert run(tree)[0].startswith(f"replays: {0 if passes else 1} changed, ")
+
+
 def test_an_exercise_is_replayed_with_its_answers(tree):
     """They are tried with its check, though no file of the package reads them."""
     (tree.path / "exercises").mkdir()

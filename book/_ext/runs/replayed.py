@@ -28,7 +28,6 @@ ALONE = (
     "tests/book/test_one_file.py",
     "tests/book/test_paper.py",
     "tests/clinic/test_hangs.py",
-    "tests/clinic/test_live.py",
     "tests/lab/test_*.py",
     "tests/allranks/backends/test_*.py",
     "tests/allranks/guard/test_*.py",
