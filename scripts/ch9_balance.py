@@ -6,9 +6,7 @@ Run it (no GPU needed):
 
 import job  # first, since importing torch takes seconds
 
-import os
 import re
-import time
 
 import torch
 import torch.distributed as dist
@@ -68,25 +66,6 @@ def sum_split(work: list[float], shares: list[list[int]], seed: int, device):
     return total
 
 
-def pull(num: int, store: dist.Store, step: int, seconds: float) -> list:
-    """Take one number after another off a counter until num are taken."""
-    mine = []
-    while (i := store.add(f"taken in {step}", 1) - 1) < num:
-        mine.append(i)
-        time.sleep(seconds)  # the work
-    return mine
-
-
-def open_store(rank: int, device) -> dist.Store:
-    """Open a store on rank 0, at a free port, and connect all ranks to it."""
-    host, port = os.environ["MASTER_ADDR"], [None]
-    if rank == 0:
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        port = [store.port]
-    dist.broadcast_object_list(port, 0, device=device)
-    return store if rank == 0 else dist.TCPStore(host, port[0])
-
-
 def main(args, rank: int, world_size: int, device) -> None:
     """Compare four splits on equal ranks, and on ranks of unequal speed."""
     num, work = args.sentences, work_of(read_text()[0])
@@ -107,22 +86,16 @@ def main(args, rank: int, world_size: int, device) -> None:
         sum_split(work[:num], split(work[:num], slow, way), args.seed, device)
         for way in WAYS[:2]
     ]
-    store = open_store(rank, device)
-    mine = pull(num, store, 0, 0.002 / slow[rank])
-    dist.all_gather_object(taken := [[]] * world_size, mine)
     if rank == 0:
         off, same = (sums[0] - sums[1]).abs().max(), torch.equal(*sums)
         job.say(f"another split, the same gradient: {same}, off by {off:.0e}")
-        once = sorted(i for some in taken for i in some) == list(range(num))
-        share = len(taken[-1]) / num
-        job.say(f"pulled, each once: {once}; the slow rank took {share:.0%}")
 
 
 def parse_args(argv: list[str] | None = None):
     """Read the flags; refuse impossible values."""
     numbers = {"sentences": 64, "steps": 20, "slower": 2.0, "seed": 0}
     args = job.Flags(__doc__, **numbers).parse_args(argv)
-    if not 0.01 <= (slower := args.slower) <= 100:  # it really works so long
+    if not 0.01 <= (slower := args.slower) <= 100:
         why = f"--slower {slower}: must be 0.01 to 100"
         job.refuse(f"{why}, times as slow")
     return args
