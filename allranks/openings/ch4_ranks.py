@@ -23,7 +23,7 @@ def node(number: int) -> Sheet:
         sheet.box(x, 42, CARD, 98, rank=rank, strong=0.3)
         sheet.words(middle, 68, f"rank {rank}", "middle", bold=True, size=SIZE + 4)
         sheet.words(middle, 94, f"= {2 * number} on earlier nodes", "middle")
-        sheet.words(middle, 122, f"local rank {local}", "middle", bold=True)
+        sheet.words(middle, 122, f"+ local rank {local}", "middle", bold=True)
         sheet.arrow(f"{middle},142 {middle},176")
         sheet.box(x, 178, CARD, 40, f"GPU {local}", rank=rank)
     note = "local rank = its number on this machine"
