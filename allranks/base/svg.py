@@ -10,12 +10,17 @@ from html import escape
 # A rank's colour for text on a light ground, for text on a dark one, and in between for
 # a host that defines neither. Neighbours differ for colour-blind readers too.
 LIGHT = ["#2639a0", "#a54a01", "#37745d", "#5f2962"]
-LIGHT += ["#017991", "#b93e57", "#47450b", "#7a57d7"]
+LIGHT += ["#017991", "#a8307c", "#47450b", "#7a57d7"]
 DARK = ["#a9bbee", "#ed9e69", "#84f9cb", "#a983ac"]
-DARK += ["#8edcfa", "#d88192", "#f5de84", "#9086d3"]
+DARK += ["#8edcfa", "#ea8fc4", "#f5de84", "#9086d3"]
 HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98"]
-HUES += ["#11849d", "#c4556b", "#847b35", "#8167d6"]
+HUES += ["#11849d", "#bd5590", "#847b35", "#8167d6"]
 RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
+
+# The law of colour: red is a rank that waits, and nothing else is red. Hue is the rank,
+# lightness the kind of work. What is wrong, or does not fit, is black on yellow.
+WAITING = "var(--waiting, #d0342c)"
+WRONG, ON_WRONG = "#ffe45c", "#1b1b1b"
 
 PHONE = 364  # px: the width of a picture on a small phone
 LARGEST = 1.3  # times its own size: letters of 14 px become 18
@@ -43,6 +48,14 @@ def write(
     weight = ' font-weight="600"' if bold else ""
     place = f'x="{x:g}" y="{y}" font-size="{size}" text-anchor="{anchor}"{weight}'
     return f'<text {place} fill="currentColor">{escape(text)}</text>'
+
+
+def red(x: float, y: float, width: float, height: float, what: str = "") -> str:
+    """Return the box of a time in which a rank waits; ``what`` is its tool tip."""
+    tip = f"<title>{escape(what)}</title>" if what else ""
+    size = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+    look = f"fill:{WAITING};fill-opacity:0.3;stroke:{WAITING}"
+    return f'<rect {size} style="{look}">{tip}</rect>'
 
 
 def document(

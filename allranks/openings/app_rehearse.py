@@ -1,6 +1,6 @@
 """A script for a cluster that runs on a laptop, and what the rehearsal says of it."""
 
-from allranks.openings.sheet import GAP, NARROW, SIZE, WRONG, Sheet, halves
+from allranks.openings.sheet import GAP, NARROW, SIZE, Sheet, halves
 
 NODES, PER_NODE = 2, 2
 ALT = (
@@ -48,7 +48,7 @@ def report() -> Sheet:
         y += 43
         sheet.words(0, y, name, bold=True)
         sheet.words(0, y + 17, text)
-    sheet.words(0, y + 46, "not: how fast it will be", bold=True, color=WRONG)
+    sheet.wrong(0, y + 46, "not: how fast it will be")
     return sheet
 
 

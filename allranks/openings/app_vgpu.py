@@ -1,6 +1,6 @@
 """A process that believes in two GPUs, and what of them is real."""
 
-from allranks.openings.sheet import GAP, NARROW, SIZE, WRONG, Sheet, halves
+from allranks.openings.sheet import GAP, NARROW, SIZE, Sheet, halves
 
 ALT = (
     "Left: one process on a laptop. To torch it has two devices, vgpu:0 and vgpu:1, "
@@ -51,7 +51,7 @@ def verdicts() -> Sheet:
         sheet.words(0, y, "✓ real", bold=True)
         sheet.words(70, y, name, bold=True)
         sheet.words(70, y + 17, text)
-    sheet.words(0, y + 42, "✗ not real:", bold=True, color=WRONG)
+    sheet.wrong(0, y + 42, "not real:")
     sheet.words(100, y + 42, "speed", bold=True)
     sheet.words(100, y + 59, "its clock is a model")
     return sheet

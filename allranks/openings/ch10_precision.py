@@ -1,6 +1,6 @@
 """A weight in bf16: a small step is rounded back, unless a copy collects the steps."""
 
-from allranks.openings.sheet import MUTED, SIZE, WRONG, Sheet
+from allranks.openings.sheet import MUTED, SIZE, Sheet
 
 STEP, GAP = 0.003, 2.0**-7  # GAP: from 1 to the next bf16 number
 STEPS = 4
@@ -75,9 +75,9 @@ def draw(width: int) -> Sheet:
         y = 70 + 26 * k
         sheet.arrow(f"{place(x):.1f},{y} {place(x + STEP):.1f},{y}", thick=3)
         back = f"{place(x + STEP):.1f},{y + 9} {place(nearest(x + STEP)):.1f},{y + 9}"
-        sheet.arrow(back, color=WRONG, thick=1.5)
+        sheet.arrow(back, color="currentColor", thick=1.5)
     sheet.words(0, 194, "grey: a step;")
-    sheet.words(98, 194, "red: rounded back", color=WRONG)
+    sheet.words(98, 194, "thin: rounded back")
     exact, stored = copied()
     top = 254
     axis(top, "a float32 copy collects the steps", STEPS)

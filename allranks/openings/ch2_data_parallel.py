@@ -25,7 +25,7 @@ EQUAL = (("forward", 0, 24), ("backward, average", 24, 86), ("step", 86, 100))
 
 
 def lanes(sheet: Sheet, works: list[tuple], note: str) -> None:
-    """Draw who works when in one step; waiting is an empty dashed box."""
+    """Draw who works when in one step; waiting is red."""
     sheet.words(0, TOP - 10, note, color=MUTED)
     unit = (NARROW - LEFT) / 100
     for rank, parts in enumerate(works):
@@ -33,10 +33,11 @@ def lanes(sheet: Sheet, works: list[tuple], note: str) -> None:
         sheet.words(0, y + 16, f"GPU {rank}", bold=True)
         for what, start, end in parts:
             place = (LEFT + start * unit, y, (end - start) * unit - 2, ROW - 5)
-            wait = what == "wait"
             name = what if 9 * len(what) < place[2] else ""
-            look = {"strong": 0, "dashed": True} if wait else {"strong": 0.3}
-            sheet.box(*place, name, rank=None if wait else rank, bold=False, **look)
+            if what == "wait":
+                sheet.waits(*place, name)
+            else:
+                sheet.box(*place, name, rank=rank, bold=False, strong=0.3)
 
 
 def data_parallel() -> Sheet:

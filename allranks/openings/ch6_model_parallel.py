@@ -1,6 +1,6 @@
 """A model too large for one GPU, cut between its layers or inside of them."""
 
-from allranks.openings.sheet import GAP, NARROW, SIZE, WRONG, Sheet
+from allranks.openings.sheet import GAP, NARROW, SIZE, Sheet
 
 ALT = (
     "Three drawings. First: a model of four layers does not fit into one GPU's memory; "
@@ -44,7 +44,7 @@ def too_large(width: int) -> Sheet:
     layers(sheet, 30, 204, width - 60, ["layer 3", "layer 4"])
     sheet.frame(14, 76, width - 28, 118, rank=0)
     sheet.words(width / 2, 100, "GPU 0's memory", "middle", bold=True)
-    sheet.words(width / 2, 302, "do not fit", "middle", bold=True, color=WRONG)
+    sheet.wrong(width / 2, 302, "do not fit", "middle")
     return sheet
 
 

@@ -1,6 +1,6 @@
 """Feeding ranks: lanes give each batch once, whoever carries them."""
 
-from allranks.openings.sheet import NARROW, SIZE, WRONG, Sheet
+from allranks.openings.sheet import NARROW, SIZE, Sheet
 
 LANES, SAVED, KILLED, LAST = 8, 2, 3, 5  # a checkpoint after 2 steps, a kill after 3
 PARTS = (2, range(KILLED)), (4, range(SAVED, LAST))  # ranks, and the steps they make
@@ -64,8 +64,8 @@ def draw(width: int) -> Sheet:
     for lane in range(LANES):
         sheet.words(0, 58 + HIGH * lane + HIGH / 2 + 5, f"lane {lane}")
     x, bottom = ROOM + cell * KILLED + gap / 2, 58 + HIGH * LANES
-    sheet.arrow(f"{x:.4g},{bottom + 8} {x:.4g},56", color=WRONG)
-    sheet.words(x - 24, bottom + 28, "a rank is killed", bold=True, color=WRONG)
+    sheet.arrow(f"{x:.4g},{bottom + 8} {x:.4g},56", color="currentColor")
+    sheet.wrong(x - 24, bottom + 28, "a rank is killed")
     x = ROOM + cell * SAVED
     sheet.arrow(f"{x:.4g},56 {x:.4g},{bottom + 12}")
     sheet.words(x + 16, bottom + 28, "checkpoint", "end", bold=True)

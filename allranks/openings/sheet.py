@@ -5,7 +5,7 @@ from html import escape
 from textwrap import wrap
 from typing import Any
 
-from allranks.base.svg import RANK_COLORS
+from allranks.base.svg import ON_WRONG, RANK_COLORS, WRONG, red
 
 NARROW, GAP = 352, 48  # a half of a picture, and what is between two of them
 WIDE = 2 * NARROW + GAP
@@ -13,7 +13,6 @@ SIZE, LINE = 14, 19  # of letters, and from line to line; nothing is smaller
 LETTER = 0.64  # of its size: the mean width of a letter, in a wide font
 MUTED = "var(--pst-color-text-muted, #667085)"
 GROUND = "var(--pst-color-background, #fff)"
-WRONG = "var(--diff-out, #b3261e)"
 
 
 def columns(width: float) -> int:
@@ -47,6 +46,19 @@ class Sheet:
         place = f'x="{x:.4g}" y="{y:.4g}" font-size="{size}" text-anchor="{anchor}"'
         text = escape(text)
         self.parts.append(f'<text {place}{weight} style="fill:{color}">{text}</text>')
+
+    def wrong(self, x: float, y: float, text: str, anchor: str = "start") -> None:
+        """Write what is wrong, or does not fit: black on yellow."""
+        wide = SIZE * LETTER * len(text) + 8
+        left = x - wide * {"start": 0, "middle": 0.5, "end": 1}[anchor]
+        place = f'x="{left:.4g}" y="{y - 16}" width="{wide:.4g}" height="22" rx="3"'
+        self.parts.append(f'<rect {place} style="fill:{WRONG}"/>')
+        self.words(left + wide / 2, y, text, "middle", bold=True, color=ON_WRONG)
+
+    def waits(self, x: float, y: float, width: float, height: float, name: str) -> None:
+        """Draw a time in which a rank waits."""
+        self.parts.append(red(x, y, width, height))
+        self.words(x + width / 2, y + height / 2 + 5, name, "middle")
 
     def lines(self, x: float, y: float, text: str, width: float, **how: Any) -> float:
         """Write text into lines of a width; return the base line of the next one."""

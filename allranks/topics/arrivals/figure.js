@@ -123,9 +123,11 @@ function draw({ state, facts, set, width, narrow }) {
           text(Math.min(x(end), width - 120), bottom + 15, "all_reduce: they add up", { class: "x-small" }),
         ]),
     ],
-    below: [
+    after: [
       h("p.x-tell", {}, "What the cell prints:"),
       h("pre.x-report", { tabindex: 0, "aria-label": "What the cell prints" }, facts.output),
+    ],
+    below: [
       h("details.x-fold", {}, h("summary", { "data-key": "cell" }, "The cell"), code(facts.code, "cell code")),
     ],
   };
@@ -135,6 +137,7 @@ export default explorable({
   name: "arrivals", title: "Four ranks, one all_reduce: take a rank away, or make it late",
   label: "Four ranks and one all_reduce", fields: [], compute, draw,
   ask: {
+    always: true,
     question: "If rank 1 never calls all_reduce, what happens to the other three?",
     options: ["They add up what is there: 5.", "They fail at once, with an error.", "They wait, without a word."],
     answer: () => {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from allranks.base.picture import Picture
-from allranks.base.svg import RANK_COLORS, document, write
+from allranks.base.svg import RANK_COLORS, document, red, write
 from allranks.topics.arrivals import sums
 
 WIDTH, LEFT, LANE = 720, 70, 46
@@ -39,10 +39,7 @@ def lanes(
         parts.append(write(LEFT + 8, y + 21, words, "start", 13))
         line = f"rank {rank}: never calls it" if at is None else ""
         if at is not None:
-            parts.append(
-                f'<rect x="{until:g}" y="{y}" width="{wait * scale:g}" height="32" '
-                'fill="none" stroke="currentColor" stroke-dasharray="2 3"/>'
-            )
+            parts.append(red(until, y, wait * scale, 32))
             # The word does not fit into a shorter box.
             if wait * scale > 50:
                 middle = until + wait * scale / 2

@@ -1,47 +1,91 @@
 // Predict, then reveal: one question before the answer is shown, remembered afterwards.
 import { h } from "./elements.js";
 
-// Make the question about the state in `view`: ask.question, ask.options and ask.answer
-// (the right option's place) are values, or functions of the view. While it is open, the
-// class x-asking hides the summary and what a drawing marks x-answer. Once it is answered,
-// `apply` shows the state ask.show, if the question is about another than the first.
-export function asking(name, ask, view, el, apply) {
-  if (!ask) return null;
-  const key = `allranks.guess.${name}`, of = (part) => (typeof part === "function" ? part(view) : part);
-  const options = of(ask.options), right = of(ask.answer);
-  const box = h("div.x-ask", { role: "group", "aria-label": "A question first" });
-  const verdict = h("p.x-verdict", { role: "status" });
-  const remember = (guess) => {
-    try {
-      localStorage.setItem(key, guess);
-    } catch { /* no storage here: it is asked again next time */ }
-  };
-  function reveal(guess, first) {
-    el.classList.remove("x-asking");
-    const said = options[guess], quote = (words) => `“${words.replace(/\.$/, "")}”`;
-    verdict.textContent = (guess === right ? "Yes. "
-      : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `)
-      + (ask.because ? of(ask.because) : "");
-    box.replaceChildren(h("p", {}, h("b", {}, of(ask.question))), verdict);
-    if (first) {
-      verdict.tabIndex = -1;
-      verdict.focus({ preventScroll: true });
-    }
-  }
-  const choose = (guess) => {
-    remember(guess);
-    reveal(guess, true);
-    if (ask.show) apply(ask.show);
-  };
+// Make a question, and a function that brings it up to date with the figure: a question
+// is about one state, so a reader who changes the figure is offered the same question
+// about what is there now. ask.question, ask.options and ask.answer (the right option's
+// place) are values, or functions of the view; with ask.always, the question holds for
+// every state. While a question is open, the class x-asking hides the summary and what a
+// drawing marks x-answer. Once it is answered, `apply` shows the state ask.show.
+// about(state): what a question depends on, as text.
+export function asking(name, ask, el, apply, about) {
+  const key = `allranks.guess.${name}`, box = h("div.x-ask", { role: "group", "aria-label": "A question first" });
+  const verdict = h("span.x-verdict", { role: "status", tabindex: -1 });
   const button = (words, press) => h("button", { type: "button", onclick: press }, words);
-  el.classList.add("x-asking");
-  box.append(h("p", {}, h("b", {}, of(ask.question))), h("div.x-options", {},
-    options.map((words, i) => button(words, () => choose(i))),
-    button("Just show me", () => choose(-1))));
-  let before = null;
-  try {
-    before = localStorage.getItem(key);
-  } catch { /* as above */ }
-  if (before !== null) reveal(Number(before), false);
-  return box;
+  const quote = (words) => `“${words.replace(/\.$/, "")}”`;
+  let asked = null, latest = null, face = "";
+
+  function begin(view) {
+    const of = (part) => (typeof part === "function" ? part(view) : part);
+    asked = { state: view.state, worth: about(view.state), question: of(ask.question),
+      options: of(ask.options), right: of(ask.answer), because: of(ask.because ?? ""), guess: null };
+    face = "";
+  }
+
+  function choose(guess) {
+    asked.guess = guess;
+    try {
+      localStorage.setItem(key, `${guess} ${asked.question}`);
+    } catch { /* no storage here: it is asked again next time */ }
+    if (ask.show) apply(ask.show);
+    update(latest);
+    verdict.focus({ preventScroll: true });
+  }
+
+  const faces = {
+    open: () => [h("p", {}, h("b", {}, asked.question)), h("div.x-options", {},
+      asked.options.map((words, i) => button(words, () => choose(i))),
+      button("Just show me", () => choose(-1)))],
+    answered() {
+      const { guess, right, options, because } = asked, said = options[guess];
+      verdict.textContent = (guess === right ? "Yes. "
+        : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
+      return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
+    },
+    changed: () => [h("p.x-options", {}, "You changed the figure.",
+      button("Ask me about this one", () => {
+        begin(latest);
+        el.classList.add("x-asking");
+        update(latest);
+        box.querySelector("button").focus({ preventScroll: true });
+      }),
+      button("Back to the question", () => apply({ ...asked.state })))],
+  };
+
+  function update(view) {
+    latest = view;
+    if (!asked) recall(view);
+    const now = !ask.always && about(view.state) !== asked.worth ? "changed"
+      : asked.guess === null ? "open" : "answered";
+    if (now === face) return;
+    if (face === "open" && now === "changed") hold(box.parentElement);
+    el.classList.toggle("x-asking", now === "open" && el.classList.contains("x-asking"));
+    box.replaceChildren(...faces[face = now]());
+  }
+
+  // Ask the first time. A guess that was stored for another question answers nothing,
+  // but its reader has seen the figure.
+  function recall(view) {
+    let stored = null;
+    try {
+      stored = localStorage.getItem(key);
+    } catch { /* as above */ }
+    begin(view);
+    const [guess, question = ""] = stored?.split(/ (.*)/s) ?? [];
+    if (stored !== null && [asked.question, ""].includes(question)) asked.guess = Number(guess);
+    el.classList.toggle("x-asking", stored === null);
+  }
+  return { box, update };
+}
+
+// Keep the height of an element until the finger or the key is up that changes what is in
+// it, so that nothing moves under a slider while it is dragged.
+function hold(element) {
+  const free = () => {
+    element.style.minHeight = "";
+    for (const name of ends) window.removeEventListener(name, free);
+  };
+  const ends = ["pointerup", "pointercancel", "keyup"];
+  element.style.minHeight = `${element.offsetHeight}px`;
+  for (const name of ends) window.addEventListener(name, free);
 }

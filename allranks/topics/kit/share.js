@@ -36,7 +36,7 @@ function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// Make the buttons; `link` is there where a page has an address for the state.
+// Make the menu; `link` is there where a page has an address for the state.
 export function sharing(name, stage, link) {
   const said = h("span.x-said", { role: "status" });
   const button = (words, act) => h("button", { type: "button", onclick: async () => {
@@ -44,7 +44,7 @@ export function sharing(name, stage, link) {
     said.textContent = await act();
   } }, words);
   const svg = () => stage.querySelector("svg");
-  return [
+  return h("details.x-share", {}, h("summary", { "aria-label": "Copy or save" }, "⋯"), h("div.x-buttons", {}, [
     link && button("Copy link", async () => {
       try {
         await navigator.clipboard.writeText(link());
@@ -68,5 +68,5 @@ export function sharing(name, stage, link) {
       return "PNG saved as a file";
     }),
     said,
-  ];
+  ]));
 }

@@ -1,5 +1,6 @@
-// The shell in which every explorable lives: title, drawing, steps, question, sentence,
-// knobs, and the rest folded below; and the loop state -> compute -> draw. It runs in
+// The shell in which every explorable lives: title, drawing, steps, the question or what
+// the drawing says, sentence, knobs, and the rest folded below; and the loop
+// state -> compute -> draw. It runs in
 // JupyterLab (anywidget), on a static page and in node (only `compute` there).
 import { h } from "./elements.js";
 import { BUSY, LOST, isLost, keepModels } from "./kernel.js";
@@ -20,12 +21,14 @@ let number = 0; // makes ids unique where a page holds several explorables
 // "text", "file" (with set(text, state, facts); a file of more than `most` bytes is
 // refused) or "step" (with max: facts => last step). If a field is not a trait itself,
 // `get` and `set` map it to the state; `show(state)` decides whether it is visible. With
-// `knob` it stands below the drawing, the others under "More"; range: [low, high, log]
-// gives a knob its slider, and lets the sentence use it.
+// `knob` it stands below the drawing, the others under "More", and with them those that
+// one can drag in the sentence; range: [low, high, log] gives a knob its slider, and lets
+// the sentence use it.
 // sentence: "{world_size} ranks ...", whose numbers can be dragged (see drag.js).
 // ask: a question that comes before the answer (see ask.js).
 // compute(state) -> facts, with facts.summary, or throws an Error with one sentence.
-// draw(view) -> { picture, below }: what stands in the stage, and what is folded below.
+// draw(view) -> { picture, after, below }: what stands in the stage, what stands below the
+// form, and what is folded: how to read the drawing, and its numbers.
 // A view is { state, facts, before, set, measured, width, narrow }: `before` has state
 // and facts before the reader's last change (or null), for ghosts; width is the stage's
 // in px, which is the width that the picture should have. Its height should not depend
@@ -43,7 +46,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       let pressed = false, since = 0, watch = null; // an answer of the kernel is awaited
       const save = () => isLost(model) || model.save_changes();
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
-      const stage = h("div.x-stage"), below = h("div.x-below");
+      const stage = h("div.x-stage"), after = h("div.x-after"), below = h("div.x-below");
       const summary = h("p.x-summary", { role: "status" });
       const bench = { id, el, waiting, apply, state, facts: () => facts, pause() {} };
       const inputs = controls(fields, bench);
@@ -117,9 +120,8 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
           update();
         },
       }, "Reset");
-      const buttons = h("div.x-buttons", {}, reset, sharing(name, stage, model.link));
       const answer = h("p.x-measured", { role: "status" });
-      if (model.get("live")) buttons.prepend(h("button", { // there is a kernel to run it
+      const run = model.get("live") && h("div.x-buttons", {}, h("button", { // there is a kernel
         type: "button", onclick: () => {
           [pressed, since] = [true, Date.now()];
           if (!isLost(model)) {
@@ -155,6 +157,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
         }
         for (const one of inputs) one.show(now, facts);
         said?.update(now, facts);
+        question?.update({ state: now, facts });
         reset.setAttribute("aria-disabled",
           JSON.stringify(now) === JSON.stringify(model.get("initial")));
         paint();
@@ -168,27 +171,30 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
         const view = { state: state(), facts, before, measured: model.get("measured"),
           set: (patch) => apply(patch), width, narrow: width < NARROW };
         shown = { state: view.state, facts };
-        let rest = [];
-        redraw(stage, () => {
-          const made = draw(view);
-          rest = made.below ?? [];
-          return made.picture;
-        });
-        redraw(below, () => rest);
+        let made = {};
+        redraw(stage, () => (made = draw(view)).picture);
+        redraw(after, () => made.after ?? []);
+        redraw(below, () => made.below ?? []);
       }
 
       const said = words && sentence(words, fields, (patch) => apply(patch));
       const place = (test) => inputs.filter(({ field }) => test(field)).map(({ box }) => box);
-      const knobs = place(({ knob }) => knob), steps = place(({ kind }) => kind === "step");
-      const more = place(({ knob, kind }) => !knob && kind !== "step");
+      const first = ({ knob, name }) => knob && !words?.includes(`{${name}}`);
+      const knobs = place(first), steps = place(({ kind }) => kind === "step");
+      const more = place((field) => !first(field) && field.kind !== "step");
+      // A question is about everything but the moment that is looked at.
+      const about = (state) => JSON.stringify({ ...state, ...Object.fromEntries(views.map((view) => [view, 0])) });
+      const question = ask && asking(name, ask, el, (patch) => apply(patch), about);
       el.classList.add("x");
-      const start = { state: state(), facts: compute(state()) };
+      followHand(el);
       el.replaceChildren(...[
-        title && h("p.x-title", {}, title), stage,
+        h("div.x-head", {}, h("p.x-title", {}, title), reset, sharing(name, stage, model.link)), stage,
         h("form.x-form", { "aria-label": label, onsubmit: (event) => event.preventDefault() },
-          steps, asking(name, ask, start, el, (patch) => apply(patch)), said?.element ?? "", error, summary, knobs.length > 0 && h("div.x-knobs", {}, knobs),
-          more.length > 0 && h("details.x-more", {}, h("summary", {}, "More"), h("div.x-knobs", {}, more)),
-          buttons), answer, below,
+          steps, h("div.x-words", {}, question?.box ?? "", summary), error, said?.element ?? "",
+          h("div.x-tools", {}, knobs,
+            more.length > 0 && h("details.x-more", {}, h("summary", {}, "More controls"), h("div.x-knobs", {}, more)),
+            h("details", {}, h("summary", {}, "How to read it, and the numbers"), below), run)),
+        answer, after,
       ].filter(Boolean));
       // When Python sets the state, that replaces what was typed.
       const outside = () => {
@@ -217,4 +223,10 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       };
     },
   };
+}
+
+// Frame what has the focus for those who use keys, and not under a mouse that drags it.
+function followHand(el) {
+  el.addEventListener("pointerdown", () => { el.dataset.by = "pointer"; });
+  el.addEventListener("keydown", () => { delete el.dataset.by; });
 }

@@ -10,6 +10,7 @@ from allranks.base.svg import (
     document,
     either,
     figure,
+    red,
     write,
 )
 from allranks.topics.pipelines.sums import Work, bubble
@@ -24,7 +25,7 @@ _DIGIT = re.compile(r'<text x="(\S+)" y="(\d+)" ([^>]*"middle"[^>]*)>(\d)</text>
 
 
 def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
-    """Draw who works on which micro-batch when; where a row is blank, the rank idles.
+    """Draw who works on which micro-batch when; where a row is red, the rank waits.
 
     A forward pass is a faint box and a backward pass a strong one, each with the number
     of its micro-batch. If backward is split, the weights' part is dashed. A bar on top
@@ -51,7 +52,7 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
             said.append(f"{work.kind}{work.microbatch}{prime}")
         share = f"{100 * busy / unit / length:.0f} %"
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
-    legend = "faint: forward; strong: backward; blank: idle; right: share at work"
+    legend = "faint: forward; strong: backward; red: waits; right: share at work"
     lines.append("(n) is idle time, in forward passes")
     later = "second stage" if _stages(works) <= 2 * num_ranks else "later stages"
     if any(work.kind == "W" for work in works):
@@ -91,6 +92,7 @@ def _lanes(
             'stroke="currentColor" stroke-opacity="0.25"/>'
         )
         mine = _of(rank, works)
+        parts.append(red(LEFT, y, round(length * scale), BOX))
         for work in mine:
             # Both ends are rounded, and not the width, so that neighbours touch.
             x = round(LEFT + (work.start - begin) / unit * scale)

@@ -1,10 +1,10 @@
 """The picture of a cell: what each rank did, and what it waited for.
 
-A rank has a lane. Its own work is a strong bar, waiting in a collective a faint one
-with a dashed edge. Where the lane is blank, the rank has finished while others still
-run. Calls too short to be drawn one by one become bars whose strong part is as high as
-the share of work in them. Places on the time axis are shares of the width, so that on a
-phone the picture shrinks and its letters don't.
+A rank has a lane. Its own work is a strong bar, waiting in a collective a red one.
+Where the lane is blank, the rank has finished while others still run. Calls too short
+to be drawn one by one become bars whose strong part is as high as the share of work in
+them. Places on the time axis are shares of the width, so that on a phone the picture
+shrinks and its letters don't.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from html import escape
 from typing import NamedTuple
 
 from allranks.base.picture import Picture, table
-from allranks.base.svg import RANK_COLORS, write
+from allranks.base.svg import RANK_COLORS, WAITING, write
 from allranks.topics.timelines.sums import Job, Span, place, show_time, ticks
 
 LEFT, RIGHT = 58, 14  # px beside the lanes: the ranks' names, half a tick's label
@@ -20,7 +20,8 @@ NARROW, WIDE = 270, 620  # px that a lane has on a phone, and on a page
 MOST_BARS = 1000  # of all lanes; with more, the SVG would weigh too much
 FEW = 12  # ranks whose figures stand open below the picture
 _STYLE = (
-    "<style>@container (max-width:600px){.lanes .wide{display:none}}"
+    f"<style>.lanes .red{{fill:{WAITING};fill-opacity:.3;stroke:{WAITING}}}"
+    "@container (max-width:600px){.lanes .wide{display:none}}"
     ".lanes td:not(:last-child){white-space:nowrap}</style>"
 )
 
@@ -217,16 +218,15 @@ def _draw(
         width = 100 * (bar.end - bar.start) / length
         place = f'x="{x:.2f}%" width="{max(width, 0.1):.2f}%"'
         title = f"<title>{escape(bar.title)}</title>" if named or width > 1 else ""
-        solid, faint, strong = round(height * bar.share), "", ""
+        solid, red, strong = round(height * bar.share), "", ""
         if solid < height:
-            edge = ' stroke-width="1" stroke-dasharray="3 2"'
-            edge = edge if width > 2 and not bar.share else ""
-            box = f'y="{y}" height="{height - solid}" fill-opacity="0.16"{edge}'
-            faint = f"<rect {place} {box}/>"
+            edge = ' stroke-width="1"' if width > 2 and not bar.share else ""
+            box = f'y="{y}" height="{height - solid}" class="red"{edge}'
+            red = f"<rect {place} {box}/>"
         if solid:
             box = f'y="{y + height - solid}" height="{solid}" fill-opacity="0.65"'
             strong = f"<rect {place} {box}/>"
-        parts.append(f"<g>{title}{faint}{strong}</g>")
+        parts.append(f"<g>{title}{red}{strong}</g>")
     return "".join(parts)
 
 
@@ -268,6 +268,6 @@ def _axis(length: float, y: int) -> list[str]:
 
 
 def _legend(y: int) -> str:
-    """Say what strong, faint and blank stand for."""
-    text = "strong: works; faint: waits; blank: not running"
+    """Say what strong, red and blank stand for."""
+    text = "strong: works; red: waits; blank: not running"
     return write(-LEFT, y, text, "start", 12)

@@ -130,6 +130,79 @@ def no_word_lies_on_another(x) -> None:
     assert not x.box.evaluate(ON_EACH_OTHER)
 
 
+# Change a figure by its own controls until what it says is another: a number of the
+# sentence, else the first slider, list or rank.
+CHANGE = """box => {
+    const words = () => box.querySelector(".x-summary").textContent, before = words();
+    const all = (those) => [...box.querySelectorAll(those)];
+    const send = (one, event) => one.dispatchEvent(event);
+    const up = new KeyboardEvent("keydown", { key: "ArrowUp", bubbles: true });
+    const other = (list) => {
+        list.selectedIndex = (list.selectedIndex + 1) % list.options.length;
+        send(list, new Event("change", { bubbles: true }));
+    };
+    const slide = (slider) => {
+        slider.value = slider.value > 500 ? 0 : 1000;
+        send(slider, new Event("input", { bubbles: true }));
+    };
+    const ways = [
+        ...all(".x-say").map(one => () => send(one, up)),
+        ...all(".x-tools > .x-field select").map(one => () => other(one)),
+        ...all(".x-tools > .x-field .x-slider").map(one => () => slide(one)),
+        ...all(".x-stage .x-press").map(one => () =>
+            send(one, new MouseEvent("click", { bubbles: true }))),
+    ];
+    return ways.some(way => { way(); return words() !== before; });
+}"""
+FIRM = {"arrivals"}  # its question does not depend on what stands in the figure
+
+
+@pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
+def test_a_question_is_about_what_the_figure_shows(explore, name, page):
+    """After a change it is asked anew or taken back, and never answered for others."""
+    x = explore(page, name, asked=True)
+    ask, summary = x.box.locator(".x-ask"), x.box.locator(".x-summary")
+    first = ask.inner_text()
+    x.press("Just show me")
+    answered = ask.inner_text()
+    assert "The answer: " in answered and summary.is_visible()
+    assert x.box.evaluate(CHANGE)
+    if name in FIRM:
+        assert ask.inner_text() == answered
+        return
+    assert "The answer" not in ask.inner_text() and summary.is_visible()
+    x.press("Back to the question")
+    assert ask.inner_text() == answered
+    assert x.box.evaluate(CHANGE)
+    x.press("Ask me about this one")
+    assert not summary.is_visible() and "The answer" not in ask.inner_text()
+    # It is the question that a link to this state asks, computed for it.
+    again = ask.inner_text()
+    x.page.wait_for_url(re.compile(rf"\b{name}\."))
+    x.page.evaluate("localStorage.clear()")
+    x.page.reload()
+    assert ask.inner_text() == again
+    x.press("Reset")
+    assert summary.is_visible() and first.splitlines()[0] not in ask.inner_text()
+    x.press("Ask me about this one")
+    assert ask.inner_text() == first
+
+
+@pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
+def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, page):
+    """In a column of 768 px: the frame is at most 700 px high, open or answered."""
+    x = explore(page, name, asked=True)
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    x.page.reload()  # what was unfolded is folded again
+    for press in (None, "Just show me"):
+        if press:
+            x.press(press)
+        frame, stage = (
+            place(x.box.locator(one))["height"] for one in (".x", ".x-stage")
+        )
+        assert frame <= 700 and stage >= frame / 2, press
+
+
 def test_the_address_is_the_picture(explore):
     """What a reader changed is in the address: a link or a reload shows just that."""
     x = explore("book/ch5_ddp", "buckets")

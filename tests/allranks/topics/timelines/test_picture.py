@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.base.svg import RANK_COLORS
+from allranks.base.svg import RANK_COLORS, WAITING
 from allranks.topics.timelines.picture import (
     LEFT,
     NARROW,
@@ -57,7 +57,7 @@ def drawn(picture):
 
 
 def lanes(picture):
-    """Return for each lane its bars as (left, right, height, opacity, title), in %."""
+    """Return for each lane its bars as (left, right, height, red, title), in %."""
     found = []
     for lane in drawn(picture).findall(f"{SVG}g"):
         if not lane.get("style"):
@@ -67,7 +67,7 @@ def lanes(picture):
             title = group.find(f"{SVG}title")
             for rect in group.findall(f"{SVG}rect"):
                 x, width = (float(rect.get(k).rstrip("%")) for k in ("x", "width"))
-                look = float(rect.get("height")), float(rect.get("fill-opacity"))
+                look = float(rect.get("height")), rect.get("class") == "red"
                 said = None if title is None else title.text
                 found[-1].append((x, x + width, *look, said))
     return found
@@ -87,12 +87,12 @@ class TestBars:
 
     @given(jobs())
     def test_add_up_to_the_work_and_the_waiting(self, job):
-        """As long as nothing is merged, strong bars are the work, faint the rest."""
+        """As long as nothing is merged, strong bars are the work, red the rest."""
         found = bars(job, CELL, job.start, 1e-12)
         strong = sum(b.share * (b.end - b.start) for b in found)
         assert strong == pytest.approx(job.worked, abs=1e-6)
-        faint = sum((1 - b.share) * (b.end - b.start) for b in found)
-        assert faint == pytest.approx(job.waited, abs=1e-6)
+        red = sum((1 - b.share) * (b.end - b.start) for b in found)
+        assert red == pytest.approx(job.waited, abs=1e-6)
 
     @given(jobs(), st.sampled_from([1e-3, 0.01, 0.05]))
     def test_that_stand_for_many_calls_have_their_share(self, job, finest):
@@ -160,13 +160,12 @@ class TestPicture:
         ]
 
     def test_a_lane_is_blank_once_its_rank_has_finished(self):
-        """Bars end where the job ends; work is strong and waiting faint."""
+        """Bars end where the job ends; waiting is red, and work is not."""
         done = {0: Job(5, 7, []), 1: Job(5.5, 6, [wait("barrier", 5.6, 5.9)])}
         first, second = lanes(timeline(done, CELL))
         assert [bar[:2] for bar in first] == [(0, 100)]
         assert (second[0][0], second[-1][1]) == (25, 50)
-        strong, faint, _ = (bar[3] for bar in second)
-        assert strong > 3 * faint
+        assert [red for *_, red, _ in second] == [False, True, False]
 
     def test_the_colours_are_the_pages(self):
         """Letters have the page's colour and bars the rank's, light or dark."""
