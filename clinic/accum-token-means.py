@@ -1,4 +1,4 @@
-r"""Gradient accumulation averages means of unequal token counts.
+r"""Gradient accumulation weighs unequal token counts alike.
 
 class: silent wrong
 symptom: silent

@@ -1,4 +1,4 @@
-r"""Gradients are added to metrics: one rank has fewer batches.
+r"""One rank has fewer batches, so gradients are added to its metrics.
 
 class: silent wrong
 symptom: silent

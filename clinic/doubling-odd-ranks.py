@@ -1,4 +1,4 @@
-r"""Recursive doubling on a rank count that is not a power of two.
+r"""Recursive doubling is wrong unless the rank count is a power of two.
 
 class: silent wrong
 symptom: silent

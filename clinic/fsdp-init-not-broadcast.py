@@ -1,4 +1,4 @@
-r"""FSDP2 pieces the model together from ranks with different seeds.
+r"""FSDP2 shards weights that the ranks initialized with different seeds.
 
 class: silent wrong
 symptom: silent

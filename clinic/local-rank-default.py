@@ -1,4 +1,4 @@
-r"""Every rank uses GPU 0: the default of `--local-rank`.
+r"""Every rank uses GPU 0: `--local-rank` was left at its default.
 
 class: launch
 symptom: silent

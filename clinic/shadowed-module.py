@@ -1,4 +1,4 @@
-r"""torch is not a package: your own file has the name of a module.
+r"""torch is not a package: your own file has a module's name.
 
 class: launch
 symptom: crash

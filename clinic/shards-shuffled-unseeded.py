@@ -1,4 +1,4 @@
-r"""Each rank shuffles the list of shards in an order of its own.
+r"""Each rank shuffles the list of shards in its own order.
 
 class: data
 symptom: silent

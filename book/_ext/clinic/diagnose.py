@@ -174,9 +174,9 @@ def headline(fresh: list[dict]) -> str:
     sums = {key: sum(one[key] for one in fresh) for _, *keys in COLUMNS for key in keys}
     first, shown, guessed, alarms = (share(sums, *keys) for _, *keys in COLUMNS)
     return (
-        f"On logs that nobody had looked at, the right case comes first in {first}, "
-        f"and is among the three that are shown in {shown}. Of failures that the "
-        f"clinic doesn't cover, {guessed} were mistaken for one that it does; of "
+        f"On logs that were not used to build the box, the right case comes first in "
+        f"{first}, and is among the three that are shown in {shown}. Of failures that "
+        f"the clinic doesn't cover, {guessed} were mistaken for one that it does; of "
         f"healthy logs, {alarms} raised an alarm. "
         "In parentheses: the share, and its 95 % interval (Wilson)."
     )
@@ -191,10 +191,10 @@ def plainly(fresh: list[dict]) -> str:
         sum(one[key] for one in fresh) for key in keys
     )
     return (
-        f"On {known} logs that nobody had looked at, the box named the right case "
-        f"first in {first}. Of {unknown} failures that the clinic doesn't cover, "
-        f"{guessed} were mistaken for one that it does. Of {healthy} healthy logs, "
-        f"{alarms or 'none'} raised an alarm."
+        f"On {known} logs that were not used to build it, the box named the right "
+        f"failure first in {first}. Of {unknown} failures that the clinic doesn't "
+        f"cover, {guessed} were mistaken for one that it does. Of {healthy} healthy "
+        f"logs, {alarms or 'none'} raised an alarm."
     )
 
 

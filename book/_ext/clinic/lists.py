@@ -44,12 +44,12 @@ class ClinicIndex(ClinicDirective):
         section = nodes.section(ids=[anchor], names=[anchor])
         self.state.document.note_explicit_target(section, section)
         section += nodes.title("", HEADINGS.get(name, f"{name[0].upper()}{name[1:]}"))
-        text = f"See {{ref}}`the code, cause and fix for each <{page}>`."
+        text = f"{{ref}}`Read the code, the cause and the fix of each <{page}>`."
         section += nodes.paragraph("", "", *self.inline(text))
         group = nodes.tgroup(cols=2)
         group += [nodes.colspec(colwidth=75), nodes.colspec(colwidth=25)]
         head, body = nodes.thead(), nodes.tbody()
-        head += self.row([[nodes.Text("failure")], [nodes.Text("how it shows")]])
+        head += self.row([[nodes.Text("failure")], [nodes.Text("what happens")]])
         for case in rows:
             kind = SYMPTOMS[case.fields["symptom"]] + ("" if case.runs else " (quoted)")
             body += self.row([self.link(case), [nodes.Text(kind)]])
