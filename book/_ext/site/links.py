@@ -204,8 +204,8 @@ class ColabCell(SphinxDirective):
         if self.config.allranks_repository:
             return [cell]
         words = (
-            "Replace OWNER/NAME with the book's GitHub repository: this copy of the "
-            "book was built without its address."
+            "Replace OWNER/NAME with the owner and the name of the book's repository "
+            "on GitHub."
         )
         return [cell, nodes.paragraph("", words)]
 
