@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.base.svg import RANK_COLORS, WAITING
+from allranks.base.svg import RANK_COLORS
 from allranks.topics.timelines.picture import (
     LEFT,
     NARROW,
