@@ -215,10 +215,9 @@ def note(minutes: Mapping[str, Mapping[str, int]], link: Link) -> nodes.paragrap
     uri = link("app_course")
     made = nodes.paragraph("", classes=["chapter-map-note"])
     made += nodes.Text(
-        "Each card names the chapters that it builds on. A page's time is for reading "
-        "it, with its code and quizzes. A notebook's time is for predicting and "
-        f"running its cells. All {len(minutes)} chapters with all exercises take about "
-        f"{round(total / 60)} hours. To teach them, see the "
+        "A page's minutes include its code and quizzes, and a notebook's include time "
+        f"to predict each result. All {len(minutes)} chapters with all exercises take "
+        f"about {round(total / 60)} hours. To teach them, see the "
     )
     made += nodes.reference("", "course plans", refuri=uri, internal=True)
     made += nodes.Text(".")
