@@ -3,15 +3,16 @@
 Ranks: 1, 2
 Minutes: 15
 
-A weight of 1.0 in bfloat16 that gains 0.0001 in each step never moves, because each
-sum is rounded back. Rounding at random cures it without a copy in float32. `x` is a
-float32 tensor. Return it in bfloat16, where each number becomes one of its two
-neighbours there: the upper one with the probability `(x - lower) / (upper - lower)`.
-Its mean over many draws is then x.
+In bfloat16, a weight of 1.0 that gains 0.0001 in each step never moves, because each
+sum is rounded back. Rounding at random cures that, without a copy in float32. `x` is a
+float32 tensor. Return it in bfloat16, with each number rounded to one of its two
+neighbours there: to the upper one with the probability `(x - lower) / (upper - lower)`,
+so that the mean over many draws is x.
 
-What bfloat16 can hold stays as it is, and so do zeros, ±inf and NaN. All randomness
-must come from `generator`, which is in the same state on all ranks, so that replicas of
-a weight stay equal. `x` must not change. No number is beyond bfloat16's largest.
+Numbers that bfloat16 can hold exactly stay as they are, and so do zeros, ±inf and NaN.
+All randomness must come from `generator`, which is in the same state on all ranks, so
+that replicas of a weight stay equal. Don't change `x`. No number is beyond bfloat16's
+largest.
 
 Hint 1: A bfloat16 is the upper half of a float32's 32 bits. Of the gap between two
 neighbours, what part do the lower 16 bits stand for?

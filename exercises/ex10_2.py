@@ -5,14 +5,15 @@ Minutes: 20
 
 The ranks hold *different* parts of one model, so each has an optimizer with parameters
 of its own. `backward` has run on the loss times `state["scale"]`, and the gradients are
-still scaled; some are None. Write `scaler.step` and `scaler.update` in one:
+still scaled; some are None. Write one function that does what `scaler.step` and
+`scaler.update` do:
 
 * Divide this rank's gradients by the scale, in place.
 * If all gradients of *all ranks* are finite, call `optimizer.step()`. Otherwise nobody
   steps.
-* After a skipped step the scale is halved. After `interval` steps in a row that were
-  taken, it is doubled. `state["good"]` counts these, and starts again at 0 with each
-  change of the scale.
+* After a skipped step, halve the scale. After `interval` steps in a row without a skip,
+  double it. `state["good"]` counts these steps, and starts again at 0 whenever the
+  scale changes.
 
 Return whether the step was taken. `state` is a dict with the numbers `scale` (a float)
 and `good` (an int), which you change in place.

@@ -3,14 +3,20 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-`sharded` and `replicated` are lists of gradient tensors. Of the first, each rank has
-parts of its own, which may be empty or none at all. The second are equal on all ranks,
-as after an all_reduce, and belong to the gradient *once*. Scale all of them in place so
-that the norm of the whole gradient is at most `max_norm`; a shorter gradient stays as
-it is. Return the norm before clipping, as a float, the same on all ranks.
+`sharded` and `replicated` are lists of gradient tensors. Together they are one
+gradient, spread over the ranks:
 
-Some gradients are float16, whose largest number is 65504, and some bfloat16, which has
-eight significant bits. The norm must be right all the same, to five digits. It is
+* The tensors in `sharded` are this rank's own parts of the gradient. Some may be empty,
+  and a rank may have none at all.
+* The tensors in `replicated` are equal on all ranks, as after an all_reduce. They
+  belong to the gradient only *once*.
+
+Scale all of them in place so that the norm of the whole gradient is at most `max_norm`.
+If the gradient is shorter, it stays as it is. Return the norm before clipping, as a
+float, the same on all ranks.
+
+Some gradients are float16, whose largest number is 65504, and some are bfloat16, which
+has only eight significant bits. The norm must still be right to five digits. It is
 neither 0 nor infinite.
 
 Hint 1: Norms of parts cannot be added. What can? And how many times does the sum over W

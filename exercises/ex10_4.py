@@ -3,17 +3,19 @@
 Ranks: 1, 2, 4
 Minutes: 25
 
-A gradient over B samples has a squared norm of |G|² + S / B on average, where G is the
-gradient over all data, and S says how much single samples differ. Their ratio S / |G|²
-is the *simple gradient-noise scale*: a batch far below it wastes little, and one far
-above it wastes most of what it computes.
+On average, a gradient over B samples has a squared norm of |G|² + S / B. Here G is the
+gradient over all data, and S says how much the gradients of single samples differ. The
+ratio S / |G|² is the *simple gradient-noise scale*: a batch far below it wastes little,
+and one far above it wastes most of what it computes.
 
-`gradients` (steps, k, n) holds, for each of several steps, the k gradients that this
-rank has computed by accumulation. Each is the mean over `batch` samples of its own, and
-the W k gradients of a step belong to the same weights. From their squared norms, and
-from that of the mean of all W k, follow |G|² and S: two equations for two unknowns, in
-which every one of the norms counts. In a single step either result is almost pure
-noise, and |G|² may be negative, so average each over the steps before you divide.
+`gradients` (steps, k, n) holds k gradients of this rank for each of several steps. Each
+gradient is the mean over `batch` samples, and no two gradients share samples. In one
+step, all W k gradients of all ranks belong to the same weights. So each step gives you
+two numbers: the squared norm of one gradient, averaged over all W k of them, and the
+squared norm of their mean. From these two numbers you can compute |G|² and S.
+
+In a single step, |G|² and S are almost pure noise, and |G|² may even be negative. So
+average each of them over the steps before you divide.
 
 Return the floats `(|G|², S, S / |G|²)`, the same on all ranks, right to six digits.
 

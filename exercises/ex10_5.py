@@ -4,19 +4,20 @@ Ranks: 1, 2, 4
 Minutes: 40
 Level: hard
 
-`weights` is a list of bfloat16 tensors, equal on all ranks, and `gradients` are those
-of this rank's batch, in bfloat16 too. Do one step of AdamW on the *mean* gradient of
-all ranks. The weights must come out as if one process had
+`weights` is a list of bfloat16 tensors, equal on all ranks. `gradients` are the
+gradients of this rank's batch, in bfloat16 too. Do one step of AdamW on the *mean*
+gradient of all ranks. The weights must come out as if one process had
 
 * averaged the gradients in float32,
 * kept a float32 copy of the weights, made before the first step, and let
   `torch.optim.AdamW(copy, lr, betas, eps, weight_decay)` step on that copy,
-* and rounded the copy to bfloat16, to the nearest.
+* and rounded the copy to the nearest bfloat16 numbers.
 
-`state` is an empty dict at the first step, and yours. But memory is scarce: what it
-holds must be spread over the ranks, so that each has tensors of at most 3 ⌈n / W⌉
-numbers in it, if the weights have n numbers in all. n may be anything, even less than
-W. All ranks must end with the same bits. Change `weights` in place.
+`state` is an empty dict at the first step, and you may keep in it what you like. But
+memory is scarce: if the weights have n numbers in all, the tensors in one rank's
+`state` may have at most 3 ⌈n / W⌉. So spread what you keep over the ranks. n need not
+be divisible by W, and may even be less than W. All ranks must end with the same bits.
+Change `weights` in place.
 
 Hint 1: AdamW treats each number by itself, so it does not care where a tensor ends. Lay
 all of them in one row, and give each rank a piece of the row.

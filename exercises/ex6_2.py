@@ -4,16 +4,16 @@ Ranks: 1
 Minutes: 15
 
 A batch `x` of shape `(B, D)` with labels `y` of shape `(B,)` goes through `model` in
-`num` micro-batches, as `x.chunk(num)` cuts them, so the last may be smaller. The label
+`num` micro-batches. `x.chunk(num)` cuts them, so the last one may be smaller. The label
 -100 means "no label here", and `cross_entropy` leaves such samples out of its mean.
 
-After the call the gradients, which were None before, are those of
-`cross_entropy(model(x), y)`, but computed one micro-batch at a time. Each backward pass
-comes before the next forward pass, because otherwise all activations would be in memory
-at once. Return the loss of the whole batch as a float.
+The gradients are None before the call. After it, they must be those of
+`cross_entropy(model(x), y)`, as if the batch had gone through in one piece. Run each
+micro-batch's backward pass before the next forward pass, because otherwise all
+activations would be in memory at once. Return the loss of the whole batch as a float.
 
-There is at least one label, but a micro-batch may have none at all. Then it needs
-neither a backward pass nor a forward pass.
+The batch has at least one label, but a micro-batch may have none at all. Such a
+micro-batch needs neither a forward nor a backward pass.
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
 Hint 2: Take the sum in each micro-batch, and divide by the labels of the whole batch,

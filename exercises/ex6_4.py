@@ -3,15 +3,20 @@
 Ranks: 1, 2, 4
 Minutes: 25
 
-A network computes `down(relu(up(x)))`. Its hidden features are shared out, so each rank
-holds `up`, a linear layer to *its* h features of H, and `down`, one from these h
-features to all outputs. `x` of shape `(B, D)` and `down.bias` are the same on all
-ranks; `up.weight`, `up.bias` and `down.weight` are parts. Ranks may have unequal h.
+A network computes `down(relu(up(x)))`. Its hidden features are shared out over the
+ranks, and some ranks may get more of them than others. Each rank holds:
 
-Return the output `(B, D_out)` of the whole network, on every rank. After a backward
-from it (the same on all ranks) the gradients are those of the whole network: `x.grad`
-and `down.bias.grad` in full on every rank, and each part's own gradient on its rank.
-Use one all_reduce in the forward pass and one in the backward pass.
+- `up`, a linear layer from `x` to the rank's own hidden features: its part of the
+  weight and of the bias.
+- `down`, a linear layer from these hidden features to all outputs: its part of the
+  weight, and the whole bias, which is the same on all ranks.
+- `x` of shape `(B, D)`, the same on all ranks.
+
+Return the output `(B, D_out)` of the whole network, on every rank. Then all ranks call
+backward on it, with the same gradient. Afterwards `x.grad` and `down.bias.grad` must be
+those of the whole network on every rank, and each part of `up.weight`, `up.bias` and
+`down.weight` must have its own gradient. Use one all_reduce in the forward pass and one
+in the backward pass.
 
 Hint 1: Each rank computes a summand of the output. Of which gradient does each rank
 have a summand only?

@@ -11,12 +11,12 @@ micro-batch 2, `"B2"` its backward pass. It may be 1F1B, GPipe or another schedu
 the orders of all ranks fit together. The tensors between stages have the shape
 `(len(x), width)` and are float32.
 
-After the call each stage has the gradients of the mean of `cross_entropy` over all
-samples of all micro-batches, which have unequal sizes. Return that mean as a float on
-the last rank, None on the others.
+After the call, each stage must have the gradients of one loss: the mean of
+`cross_entropy` over all samples of all micro-batches. The micro-batches have unequal
+sizes. Return this loss as a float on the last rank, and None on the others.
 
-Under 1F1B a rank sends its activation down while its neighbour sends a gradient up, so
-with `dist.send` both would wait for each other.
+Take care with `dist.send`. Under 1F1B a rank sends an activation down while its
+neighbour sends a gradient up, and with `dist.send` both would wait for each other.
 
 Hint 1: What must be kept from a forward pass until its backward? With what does a
 stage's backward begin, where there is no loss?

@@ -7,9 +7,10 @@ A benchmark prints the name of a collective, `num_bytes`, the world size and `se
 Return `(algorithm bandwidth, bus bandwidth)`, both in GB/s, where 1 GB is 10⁹ bytes.
 
 The collective is one of `"all_reduce"`, `"all_gather"`, `"reduce_scatter"` and
-`"broadcast"`, and `num_bytes` counts as nccl-tests do: what a rank holds before the
-call, in an all_gather after it. One rank alone uses no bus, unless it broadcasts: there
-the factor is always 1.
+`"broadcast"`. `num_bytes` is the size of the whole tensor: what each rank holds before
+the call or, for an all_gather, after the call. (NVIDIA's nccl-tests count in this way.)
+With a single rank, the bus bandwidth is 0, except for a broadcast, whose factor is
+always 1.
 
 Hint 1: Which part of the tensor does each rank have to send in a ring?
 Hint 2: The algorithm bandwidth is bytes per second. For the bus bandwidth, multiply it

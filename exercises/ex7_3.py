@@ -7,8 +7,9 @@ Minutes: 15
 took. Return `(alpha, bandwidth)`, in seconds and in bytes per second, for which
 `alpha + num_bytes / bandwidth` comes nearest to `seconds`.
 
-The sizes go from a byte to a gigabyte, and each time may be wrong by a few per cent. So
-nearest means: the sum of the squares of the *relative* errors is least.
+The sizes go from a byte to a gigabyte, and each time may be off by a few per cent. An
+error of one per cent should count the same at each size. So make the sum of the squares
+of the *relative* errors as small as possible.
 
 Hint 1: A time of 20 ms is wrong by 1 ms. What does that do to an alpha of 10 µs, if you
 fit absolute errors?

@@ -4,13 +4,15 @@ Ranks: 2, 4
 Minutes: 30
 Level: hard
 
-`nodes` machines have L = W / nodes ranks each: ranks 0 to L − 1 are on the first, and
-so on. Replace `x` (n,) by the sum over all ranks, in place, with groups of ranks: one
-for each node, and one for each place in a node. The network between the nodes is slow,
-so each rank may hand at most ⌈n / L⌉ numbers to collectives of groups that span nodes.
-No collective may be one of all ranks, unless a node has one rank.
+Each of `nodes` machines has L = W / nodes ranks: ranks 0 to L − 1 are on the first
+machine, and so on. Replace `x` (n,) by the sum over all W ranks, in place. Make groups
+of ranks for this: one group for each node, and one group for each place in a node. The
+network between the nodes is slow, so each rank may give at most ⌈n / L⌉ numbers to
+collectives across nodes. Don't use a collective of all ranks, unless there is only one
+node, or only one rank per node.
 
-n may be anything, and integers must stay integers.
+n need not be divisible by L, and may be smaller than L. If `x` holds integers, so must
+the sum.
 
 Hint 1: After a sum inside a node, all its ranks hold the same. So what does each of
 them need to add up with the other nodes?

@@ -9,8 +9,8 @@ Share them out into buckets as DDP does, and return a list of lists of indices:
 - A bucket holds weights of one dtype only, in the order in which they become ready.
 - A bucket is full as soon as it holds its limit in bytes, or more. The next weight of
   this dtype begins another one.
-- The limit is `first_bytes` for the first bucket of each dtype, and `cap_bytes` for all
-  others of it.
+- The limit of each dtype's first bucket is `first_bytes`, and the limit of its later
+  buckets is `cap_bytes`.
 
 List the buckets in the order in which they begin. No bucket is empty.
 

@@ -3,14 +3,14 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-Rank r brings `x` of shape `(n, …)`, the same on all ranks. Return the `(W n, …)` tensor
-of all ranks' rows, in rank order, on every rank. `dist.all_gather` does that, but its
-result has no graph.
+Each rank has its own `x`, of the same shape `(n, …)` on all ranks. Return the
+`(W n, …)` tensor of all ranks' rows, in rank order, on every rank. `dist.all_gather`
+does that, but its result has no graph.
 
 Then each rank computes a loss of its own from all rows, and all ranks call `backward`.
 Afterwards `x.grad` must hold, on every rank, the gradient of the **sum of all ranks'
-losses** with respect to its own rows. `x` may be a view that is not contiguous, and so
-may be the gradient that arrives. Take nothing from `torch.distributed.nn` or
+losses** with respect to its own rows. Both `x` and the gradient that reaches your
+backward may be non-contiguous. Take nothing from `torch.distributed.nn` or
 `torch.distributed._functional_collectives`.
 
 Hint 1: Rank 2's loss depends on rank 0's rows. Which rank knows this part of the

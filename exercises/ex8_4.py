@@ -3,19 +3,19 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-All ranks began with the same weights, `start`. Then each has taken some steps alone, so
-their `weights` (a list of parameters) have drifted apart. Now do what DiLoCo does, in
-place, on every rank:
+All ranks began with the same weights, `start`. Then each rank took some steps alone, so
+their `weights`, a list of parameters, have drifted apart. Now take DiLoCo's outer step,
+in place, on every rank:
 
-- The outer gradient of a weight is what it was at the start minus the mean over the
-  ranks of what it is now.
-- With it, take one step of SGD with Nesterov's momentum from the start, as
-  `torch.optim.SGD(nesterov=True)` does; `velocity` is its momentum buffer, of zeros
-  before the first round.
-- `start` and `weights` both hold the result: the next round begins there.
+- The outer gradient of a weight is its value in `start`, minus the mean of its values
+  in all ranks' `weights`.
+- With this gradient, take one step of SGD with Nesterov's momentum, beginning at
+  `start`, as `torch.optim.SGD(nesterov=True)` does. `velocity` is the momentum buffer,
+  which holds zeros before the first round.
+- Both `start` and `weights` then hold the result, because the next round begins there.
 
-`start` and `velocity` are lists of float32 tensors. The weights may be bfloat16: then
-round only at the end, and compute the mean in float32.
+`start` and `velocity` are lists of float32 tensors. The weights may be bfloat16. If
+they are, compute the mean in float32, and round only at the end.
 
 Hint 1: In which direction does the outer gradient point, if all ranks have moved to
 smaller weights?

@@ -5,20 +5,21 @@ Minutes: 60
 Level: hard
 
 The check calls `run = ex8_5(buckets)` once on every rank. `buckets` is a list of lists
-of parameters, which are equal on all ranks. Each step then calls `run(loss)` or
-`run(loss, sync=False)`, on all ranks the same, in place of `loss.backward()`.
+of parameters, which are equal on all ranks. In each step all ranks then call
+`run(loss)`, or all call `run(loss, sync=False)`, in place of `loss.backward()`.
 
 - `run(loss, sync=False)` only accumulates, without a collective.
 - After `run(loss)`, each gradient is the mean over the ranks of what has accumulated
   there, this step included. A rank that has no gradient of a parameter counts as 0. If
   no rank has one, it stays None.
-- Each bucket takes one `dist.all_reduce(flat, async_op=True)` of its parameters'
-  gradients and nothing else. The buckets leave in their order, on all ranks.
-- **Which** parameters a loss uses differs from step to step and from rank to rank. One
-  that this loss does not use must not hold up its bucket: it leaves, during backward,
-  as soon as the gradients that will come have come and the buckets before it have left.
+- For each bucket, call `dist.all_reduce(flat, async_op=True)` once, with the gradients
+  of its parameters and nothing else. The buckets leave in their order, on all ranks.
+- **Which** parameters a loss uses differs from step to step and from rank to rank. A
+  parameter that this loss does not use must not hold up its bucket. So a bucket leaves
+  during backward, as soon as this loss has given it all the gradients that it will
+  give, and the buckets before it have left.
 
-A parameter may be used twice. A loss uses one of the parameters at least.
+A loss may use a parameter twice, and uses at least one parameter.
 
 Hint 1: A hook tells you that a gradient has come, but none tells you that it won't.
 What do you have in hands before backward that knows which parameters it will reach?

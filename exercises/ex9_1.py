@@ -3,16 +3,16 @@
 Ranks: 1
 Minutes: 8
 
-An `IterableDataset` calls this at the start of `__iter__`: each worker of each rank has
-to know which shards it reads. `shards` is a list of names, the same for all.
-`worker_info` is what `torch.utils.data.get_worker_info()` returned there. Return the
-list of this reader's shards, so that
+Each worker of each rank has to know which shards it reads, so an `IterableDataset`
+calls your function at the start of `__iter__`. `shards` is a list of names, the same
+for all. `worker_info` is what `torch.utils.data.get_worker_info()` returned there.
+Return the list of the shards that this worker of this rank reads, so that
 
 - every shard is read by exactly one worker of one rank,
-- the ranks' numbers of shards differ by at most one, and so do those of the workers of
-  a rank.
+- no rank gets more than one shard more than another rank,
+- within a rank, no worker gets more than one shard more than another worker.
 
-All ranks have equally many workers. There may be fewer shards than readers.
+All ranks have the same number of workers. There may be fewer shards than workers.
 
 Hint 1: Deal the shards out to the ranks first, as one deals cards. What remains to be
 done inside a rank is the same task again.

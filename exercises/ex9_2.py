@@ -3,12 +3,13 @@
 Ranks: 1
 Minutes: 8
 
-Every worker of every rank begins each epoch with `torch.manual_seed` of what you
-return. `seed` is the run's own, and like `epoch` and `rank` it is below 2¹⁶, while
-`worker` is below 2⁸. Return a whole number of at least 0 and below 2⁶³, so that
+At the start of each epoch, every worker of every rank calls `torch.manual_seed` with
+the number that you return. `seed` is the seed of the whole run. `seed`, `epoch` and
+`rank` are below 2¹⁶, and `worker` is below 2⁸. Return a whole number of at least 0 and
+below 2⁶³, so that
 
-- two calls whose arguments differ anywhere never get the same number (or, if you hash
-  them, only by a chance of about 2⁻⁶³ for any two),
+- two calls with different arguments never get the same number (a good 63-bit hash is
+  allowed, too),
 - the same arguments get the same number in every process and in every run.
 
 Leave the global random generators alone.

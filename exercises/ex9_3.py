@@ -3,18 +3,18 @@
 Ranks: 1, 2, 3
 Minutes: 15
 
-`micro_batches` is an iterator of pairs `(x, labels)` that can be read once, and ranks
-have different numbers of them, perhaps none. `model(x)` returns logits (B, T, V);
+`micro_batches` is an iterator of pairs `(x, labels)` that you can read only once. Ranks
+have different numbers of pairs, perhaps none. `model(x)` returns logits (B, T, V).
 `labels` (B, T) are the right classes, and −100 marks a token that doesn't count. The
-replicas are equal, have no gradients yet, and nobody has wrapped them. Return the mean
-loss as a float, and leave its gradient in `.grad`, on every rank:
+replicas are equal, have no gradients yet, and are not wrapped in DDP.
 
-> the mean of `cross_entropy` over *all counted tokens of all micro-batches of all
-> ranks*.
+On every rank, return the mean loss as a float, and leave its gradient in `.grad`. The
+mean loss is the mean of `cross_entropy` over *all counted tokens of all micro-batches
+of all ranks*.
 
-Nobody knows the number of tokens before the last micro-batch was read, and there is
-memory for the activations of one only. If no token counts anywhere, the loss and the
-gradients are 0. Frozen parameters stay without a gradient.
+You know the number of tokens only after the last micro-batch, and you have memory for
+the activations of one micro-batch at a time. If no token counts anywhere, the loss and
+the gradients are 0. Frozen parameters stay without a gradient.
 
 Hint 1: A mean can't be added up, but two things can. Which?
 Hint 2: Backward the *sum* of the losses of each micro-batch, and count the tokens. At

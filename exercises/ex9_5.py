@@ -3,9 +3,10 @@
 Ranks: 1
 Minutes: 15
 
-`documents` is a list of token tensors (int64, some may be empty) which together have at
-most `size` tokens. Put them one after another into one row, and fill it up with token
-0. The model must treat each document as if it were alone. Return four tensors:
+`documents` is a list of token tensors (int64), with at most `size` tokens in all. Some
+documents may be empty. Put them one after another into one row, and fill up the row
+with token 0. The model must treat each document as if it were alone. Return four
+tensors:
 
 - `tokens` (T,), int64, where T is `size`;
 - `positions` (T,), int64: each document counts from 0, and padding has 0;
@@ -13,7 +14,7 @@ most `size` tokens. Put them one after another into one row, and fill it up with
   is none;
 - `mask` (T, T), bool, as `F.scaled_dot_product_attention` wants it: `mask[q, k]` says
   that q may look at k. A token looks at itself and at what comes before it in its
-  document. Padding looks at itself alone.
+  document. Padding looks only at itself.
 
 Hint 1: Give each token the number of its document. What do two tokens have in common if
 one may look at the other?

@@ -4,22 +4,22 @@ Ranks: 1
 Minutes: 35
 Level: hard
 
-Write a generator. For each step it yields `(batch, state)`: the list of indices that
-this rank reads, at most `batch_size` of them, and a dict that a checkpoint will hold
-after that step. It goes through the rest of one epoch, and ends.
+Write a generator that goes through the rest of one epoch, and ends. For each step it
+yields `(batch, state)`: the list of indices that this rank reads, at most `batch_size`
+of them, and a dict for a checkpoint that is saved after this step.
 
-`state` is None at the very beginning, and after a crash what *any* rank yielded last.
-The new job may have another number of ranks and another batch size. After the last step
-of an epoch the state is the beginning of the next one. These laws hold, however often
-the job is stopped:
+At the very beginning, your function gets None as `state`. After a crash, it gets what
+*any* rank yielded last, and the new job may have a different number of ranks and a
+different batch size. After the last step of an epoch, the state is the beginning of the
+next epoch. These rules hold, however often the job is stopped:
 
-- In each epoch, every sample comes exactly once, on one rank. So batches at the end may
-  be shorter, even empty, but all ranks make equally many steps, and in none of them all
-  are empty.
-- The order is random. It depends on the seed and the epoch, and on nothing else that a
-  restart would change. The global random generators are left alone.
-- A state has at most 200 characters as JSON. A loader may have asked for more batches
-  already than the model has seen, so a state that was yielded must not change later.
+- In each epoch, every sample comes exactly once, on one rank. All ranks make the same
+  number of steps, and in each step at least one rank has a sample. So the last batches
+  may be shorter, or even empty.
+- The order is random. It depends on the seed and the epoch, and on nothing that changes
+  when the job is restarted. Leave the global random generators alone.
+- A state has at most 200 characters as JSON. A loader may ask for batches that the
+  model has not seen yet, so a state that you have yielded must not change later.
 
 Hint 1: Which number tells where an epoch stands, whatever ranks and batch sizes had a
 part in it?
