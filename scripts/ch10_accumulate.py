@@ -28,7 +28,7 @@ def in_parts(net, data, loss, num_parts: int, no_sync: bool = True) -> tuple:
 
     ddp.register_comm_hook(None, average)
     mine = [part[rank::world_size].chunk(num_parts) for part in data]
-    for place, part in enumerate(zip(*mine, strict=True)):  # each N / (W k)
+    for place, part in enumerate(zip(*mine, strict=True)):  # N / (W k) each
         last = place == num_parts - 1
         with ddp.no_sync() if no_sync and not last else nullcontext():
             out = ddp(part[0])  # no_sync looks at the forward, too
@@ -129,7 +129,7 @@ def main(args, rank: int, world_size: int, device) -> None:
     parts, count = in_parts(net, data, by_tokens, args.parts, no_sync=False)
     if rank == 0:
         wrong = f"{off(parts, whole):.0e} off, reduced {count} x"
-        job.say(f"{'the last, without no_sync':25} {wrong}")
+        job.say(f"{'tokens, without no_sync':25} {wrong}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import nn
 
 from tasks import GPT, cut, read_text
 
-WAYS = "fp32", "bf16", "bf16 + master", "bf16 + Kahan", "bf16, at random"
+WAYS = "fp32", "bf16", "bf16 + master", "bf16 + Kahan", "bf16, stochastic"
 
 
 def at_random(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
@@ -34,7 +34,7 @@ def keep(way: str, weight, before, exact, draw: torch.Generator):
     What it goes on from was before, and is in exact afterwards.
     """
     wanted = exact.clone()
-    weight.copy_(at_random(exact, draw) if way == "bf16, at random" else exact)
+    weight.copy_(at_random(exact, draw) if way == "bf16, stochastic" else exact)
     if way != "bf16 + master":
         exact.copy_(weight)
     if way == "bf16 + Kahan":  # two bytes more: what rounding left out

@@ -75,7 +75,7 @@ def describe_name() -> str:
     """Say where this machine's own name leads, since gloo listens there."""
     name = socket.gethostname()
     try:
-        address, leads = socket.gethostbyname(name), "leads to"
+        address, leads = socket.gethostbyname(name), "resolves to"
     except OSError:
         address, leads = "127.0.0.1", "has no address, so gloo takes"
     inside = address.startswith("127.")

@@ -126,7 +126,7 @@ def parse_args(argv: list[str] | None = None):
         names = args.devices.split(",")
         args.devices = [torch.empty(0, device=d).device for d in names]
     except (AssertionError, RuntimeError, ValueError) as error:
-        why = f"{args.devices or repr('')} will not do: {error}"
+        why = f"{args.devices or repr('')} cannot be used: {error}"
         job.refuse(f"--devices {why}".splitlines()[0])
     return args
 

@@ -34,8 +34,8 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
     parts = {"model": net, "optim": optimizer, "schedule": decay}
     state = restore(args.checkpoint, parts, forget) if resume else {}
     begin, done = state.get("epoch", 0), state.get("step", 0)
-    first, *later = state["rng"][rank] if "rng" in state else [own.get_state()]
-    own.set_state(first)  # sooner: the loader draws from it each epoch
+    first, *saved = state["rng"][rank] if "rng" in state else [own.get_state()]
+    own.set_state(first)  # at once: the loader draws from it each epoch
     ddp, losses = nn.parallel.DistributedDataParallel(net), []
     for epoch in range(begin, 3):
         sampler.set_epoch(epoch)
@@ -43,8 +43,10 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
         for step, (x, y) in enumerate(loader, 1):  # (20, 64), (20,)
             if (epoch, step) <= (begin, done):
                 continue
-            while later:  # not sooner: making the model drew numbers
-                generators[len(later) - 1].set_rng_state(later.pop())
+            if saved:  # only now: making the model drew numbers
+                for generator, numbers in zip(generators, saved, strict=True):
+                    generator.set_rng_state(numbers)
+                saved = []
             loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()
@@ -94,7 +96,7 @@ def compare(args, rank: int, world_size: int, device: torch.device) -> None:
         step = args.stop + int(off.bool().int().argmax())
         how = f"off by {off.max():.4f}, from step {step}"
         if rank == 0:
-            how = how if off.any() else "equal to the bit"
+            how = how if off.any() else "bit for bit the same"
             job.say(f"lost {piece}: {how}")
 
 

@@ -38,7 +38,7 @@ def train(net: nn.Module, optimizer, num_steps: int) -> list[float]:
 
 
 def pack(net: nn.Module, optimizer, step: int) -> dict:
-    """Collect what a later run needs to go on; one line is a mistake."""
+    """Collect what a later run needs; the first entry is a mistake."""
     wrapped = nn.DataParallel(net)
     model = wrapped.state_dict()  # right: wrapped.module.state_dict()
     return {"model": model, "optim": optimizer.state_dict(), "step": step}
@@ -65,7 +65,7 @@ def load_not_strict(net: nn.Module, optimizer, state: dict):
 
 
 def load_weights(net: nn.Module, optimizer, state: dict):
-    """Load the weights under their plain names; Adam starts anew."""
+    """Load weights under their plain names; Adam loses its memory."""
     utils.consume_prefix_in_state_dict_if_present(state["model"], "module.")
     return net.load_state_dict(state["model"])
 
@@ -125,12 +125,12 @@ def main(argv: list[str] | None = None) -> None:
         attempt(load.__name__, go_on, path, load)
     for flags in args, vars(args):
         save(path, state | {"flags": flags})
-        attempt(f"flags in a {type(flags).__name__}", look, path)
+        attempt(f"flags as a {type(flags).__name__}", look, path)
     for way in save_in_place, save:
         way(path, state)
         with suppress(TypeError):  # an open file cannot be pickled
             way(path, state | {"log": sys.stdout})
-        attempt(f"after {way.__name__} failed", look, path)
+        attempt(f"left by a failed {way.__name__}", look, path)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def train_step(stage, shape, x, y, num: int) -> torch.Tensor:
             output = loss * len(piece) / len(x)  # its share of the mean
         held.append((piece, output))
     for piece, output in held:
-        gradient = None  # a loss starts with 1 by itself
+        gradient = None  # a loss needs none from outside
         if rank < last:
             gradient = torch.empty_like(output)
             dist.recv(gradient, rank + 1)
@@ -50,7 +50,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     start, end = (len(net) * r // world_size for r in (rank, rank + 1))
     shape = net[:start](train_set[:1][0]).shape[1:]  # of what comes in
     stage = net[start:end].to(device)
-    job.say(f"layers {start} to {end - 1}; a sample comes as {tuple(shape)}")
+    job.say(f"layers {start} to {end - 1}; takes samples of {tuple(shape)}")
     group = {"params": list(stage.parameters())}  # a pooling layer has none
     optimizer = torch.optim.SGD([group], args.lr, 0.9)
     dice, losses = torch.Generator(), []

@@ -108,5 +108,6 @@ if __name__ == "__main__":
     try:
         train(args, (find_devices(args.devices) * 2)[:2])
     except torch.OutOfMemoryError as error:
-        why = f"{error} Try another --split."
+        other = "another --split" if args.devices == 2 else "--devices 2"
+        why = f"{error} Try {other}."
         raise SystemExit(textwrap.fill(why, 79)) from None

@@ -47,7 +47,7 @@ def main() -> None:
         for optimize in False, True:
             sizes = graphs(optimize, args, device)
             if rank == 0:
-                what = f"{len(sizes)} graphs, operations: {sizes}"
+                what = f"graphs: {len(sizes)}, operations: {sizes}"
                 job.say(f"{optimize=}: {what}")
 
 

@@ -14,10 +14,10 @@ from tasks import make_task
 
 
 class Hook:
-    """What DDP calls with each bucket, to get the mean of all ranks'."""
+    """Average a bucket over all ranks: DDP calls run() with each."""
 
     def __init__(self) -> None:
-        self.kept, self.num_bytes = {}, 0  # what was not sent; what was
+        self.kept, self.num_bytes = {}, 0  # what was left out; bytes sent
 
     def run(self, _, bucket: dist.GradBucket) -> futures.Future[torch.Tensor]:
         """Return a future that holds the mean, as DDP wants it."""
@@ -114,7 +114,7 @@ def main() -> None:
     args = parse_args()
     hooks = {"all of it": Hook(), "fp16": Cast(torch.float16)}
     hooks |= {"bf16": Cast(torch.bfloat16), "top 1 %": TopK(0.01, True)}
-    hooks["without rest"] = TopK(0.01, False)
+    hooks["no feedback"] = TopK(0.01, False)
     with job.ranks(args) as (rank, _, device):
         try_all(hooks, args, rank, device)
 

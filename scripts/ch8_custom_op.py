@@ -41,7 +41,7 @@ def total(x: torch.Tensor) -> torch.Tensor:
 all_gather = custom_op("by_hand::all_gather", get_rows, mutates_args=())
 reduce_scatter = custom_op("by_hand::reduce_scatter", get_sum, mutates_args=())
 
-# What comes out, without any message: a compiler runs these.
+# Shapes only, no messages: the compiler calls these while tracing.
 all_gather.register_fake(lambda x: torch.stack([x] * dist.get_world_size()))
 reduce_scatter.register_fake(lambda x: x.new_empty(x.shape[1:]))
 

@@ -56,7 +56,7 @@ class Stream(IterableDataset):
         own = [shuffle(chain(*self.lanes[i]), f"{self.key} {i}") for i in mine]
         for step in range(self.steps):  # the same number in every reader
             taken = [i for lane in own for i in islice(lane, self.batch)]
-            if step >= self.done:  # trained steps are drawn, not read
+            if step >= self.done:  # before: draw numbers, read nothing
                 yield self.data[taken]  # (B, SIZE + 1); B may be 0
 
 

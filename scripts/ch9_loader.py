@@ -79,7 +79,7 @@ def try_workers(args, cores: float, device, line) -> None:
             at_once = min(workers, cores) if kind == "decode" else workers
             expected_s = step_time(load_s, compute_s, at_once)
             slower = "model" if expected_s == compute_s else "loader"
-            expected = f"{1e3 * expected_s:.0f} ms a step, for the {slower}"
+            expected = f"{1e3 * expected_s:.0f} ms a step, set by the {slower}"
             took = f"took {1e3 * step_s:.0f} ms, waited {share:.0%}"
             line(f"{kind}, {workers} workers: {expected}; {took}")
     for ahead in 2, 8:

@@ -82,14 +82,14 @@ def slope(net: nn.Module, parts: list) -> torch.Tensor:
 def means(net: nn.Module, mine: list[list], everybody: list) -> dict:
     """Return how far each mean is off, with a rank's micro-batches as mine."""
     counts = [sum(len(text) - 1 for text in texts) for texts in mine]
-    world = torch.tensor(sum(counts), device=net.head.weight.device)
-    dist.all_reduce(world)  # the bytes that all ranks predict in this step
+    total = torch.tensor(sum(counts), device=net.head.weight.device)
+    dist.all_reduce(total)  # the bytes that all ranks predict in this step
     ways = {
         "mean of micro-batches": [len(mine) * count for count in counts],
         "mean of ranks": [sum(counts)] * len(mine),
-        "mean of bytes": [world.item() / dist.get_world_size()] * len(mine),
+        "mean of bytes": [total.item() / dist.get_world_size()] * len(mine),
     }
-    truth, off = slope(net, [([t], world.item()) for t in everybody]), {}
+    truth, off = slope(net, [([t], total.item()) for t in everybody]), {}
     for name, weights in ways.items():
         found = slope(net, list(zip(mine, weights, strict=True)))
         dist.all_reduce(found, dist.ReduceOp.AVG)  # DDP, too, divides by W
@@ -118,7 +118,7 @@ def main(args, rank: int, world_size: int, device) -> None:
         places = sum(len(batch) * max(map(len, batch)) for batch in batches)
         padding = 1 - sum(map(len, texts)) / places
         job.say(f"{name}: {padding:.2f} of the places are padding")
-    changes = f"{packed:.0e}, unmasked by {unmasked:.2f}"
+    changes = f"{packed:.0e}, without the mask by {unmasked:.2f}"
     job.say(f"packing changes logits by {changes}")
     for name, error in errors.items():
         job.say(f"{name}: the gradient is off by {error:.3f}")

@@ -50,7 +50,7 @@ def save(path: str, state: dict) -> None:
     new = f"{path}.new"
     job.unfinished.add(new)  # Ctrl-C removes it
     try:
-        with open(new, "wb") as file:  # buffered: it writes it all
+        with open(new, "wb") as file:  # buffered: keeps writing until all is on its way
             torch.save(state, file)
             file.flush()
             os.fsync(file)
@@ -117,7 +117,7 @@ def resume(args, run: dict, net: torch.nn.Module, optimizer) -> dict:
     else:
         if dist.get_rank() == 0:
             new = [f"{run[k]} {k}, not {was}" for k, was in new.items()]
-            job.say("; ".join([f"goes on after {done} epochs", *new]))
+            job.say("; ".join([f"continues after epoch {done}", *new]))
         return found | {"run": run, "job": job_id}
-    why = f"--checkpoint {path} will not do: {why}"
+    why = f"--checkpoint {path} cannot be used: {why}"
     job.refuse(f"{why}: change flags or file")

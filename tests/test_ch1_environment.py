@@ -133,13 +133,13 @@ def test_little_shared_memory_is_told_with_its_cure(free, enough, monkeypatch):
 @pytest.mark.parametrize(
     ("address", "who"),
     [
-        ("127.0.1.1", "leads to 127.0.1.1, where only ranks on this machine"),
-        ("10.127.0.1", "leads to 10.127.0.1, where ranks of many machines"),
+        ("127.0.1.1", "resolves to 127.0.1.1, where only ranks on this machine"),
+        ("10.127.0.1", "resolves to 10.127.0.1, where ranks of many machines"),
         (None, "has no address, so gloo takes 127.0.0.1, where only ranks"),
     ],
 )
 def test_a_name_says_how_far_it_reaches(address, who, monkeypatch):
-    """A name that leads to the loopback works on one machine, but not on two."""
+    """A name that resolves to the loopback works on one machine, but not on two."""
 
     def resolve(name):
         if address is None:

@@ -452,8 +452,11 @@ class TestFlags:
         "flag, sentence",
         [
             ("--epochs=0", "--epochs 0: must be 1 to 65536"),
-            ("--devices=cpu,nonsense", "--devices cpu,nonsense will not do: "),
-            ("--devices=", "--devices '' will not do: Device string must not be empty"),
+            ("--devices=cpu,nonsense", "--devices cpu,nonsense cannot be used: "),
+            (
+                "--devices=",
+                "--devices '' cannot be used: Device string must not be empty",
+            ),
         ],
     )
     def test_refusals(self, flag, sentence):

@@ -53,10 +53,10 @@ def test_its_lines_say_what_the_page_says(tmp_path, monkeypatch, capsys):
     assert losses["load_not_strict"][0] > math.log(10) - 0.1 > 10 * whole[0]
     assert losses["load_weights"][0] == whole[0] < losses["load_weights"][1] - 1
     assert said["load_all"] == f"{said['never stopped']}, 0 tensors missing"
-    error = said["flags in a Namespace"]
+    error = said["flags as a Namespace"]
     assert error == "UnpicklingError: Weights only load failed"
     assert said["flags in a dict"] == "model, optim, step, flags"
-    assert "PytorchStreamReader failed" in said["after save_in_place failed"]
+    assert "PytorchStreamReader failed" in said["left by a failed save_in_place"]
     assert said["after save failed"] == "model, optim, step"
     assert [file.name for file in tmp_path.iterdir()] == ["ch3_save_load.pt"]
     state = lesson.read(str(tmp_path / "ch3_save_load.pt"))

@@ -419,7 +419,7 @@ class TestWrongUse:
         said = refusals(
             ["--resume", f"--checkpoint={path}", "--samples=8", *flags.split()]
         )
-        assert said.startswith(f"--checkpoint {path} will not do: ")
+        assert said.startswith(f"--checkpoint {path} cannot be used: ")
         assert why in said and said.endswith(": change flags or file")
         assert len(said.splitlines()) == 1
         assert (path.read_bytes() if path.exists() else None) == before
@@ -450,7 +450,7 @@ class TestWrongUse:
         if job == "mine":
             assert after["epoch"] == 2
         else:
-            assert "will not do: another job wrote it" in said
+            assert "cannot be used: another job wrote it" in said
             assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
     def test_a_good_one_is_taken(self, tmp_path, train_ranks):

@@ -159,7 +159,7 @@ def test_what_does_not_fit_one_device_fits_two():
     said, done = (records.read(ROOT / "book" / "_runs", c) for c in (one, two))
     said = " ".join(said.split())
     start = "vGPU out of memory. Tried to allocate 3.00 MiB. "
-    assert said.startswith(start) and said.endswith(" Try another --split."), said
+    assert said.startswith(start) and said.endswith(" Try --devices 2."), said
     peaks = [float(m) for m in re.findall(r"([\d.]+) MiB at its peak", done)]
     assert len(peaks) == 2 and max(peaks) < 20 < sum(peaks)
 

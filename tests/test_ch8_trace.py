@@ -103,6 +103,6 @@ def test_what_is_no_file_is_refused_and_stays(kind, tmp_path):
 def test_a_compiled_step_has_a_graph_for_each_bucket():
     """Without DDPOptimizer, the GPT is one graph; with it, there are several."""
     one, many = shown.lines("ch8_compile", 2)
-    assert one.startswith("[rank 0/2] optimize=False: 1 graphs, operations: [")
-    assert many.startswith("[rank 0/2] optimize=True: 4 graphs, operations: [")
+    assert one.startswith("[rank 0/2] optimize=False: graphs: 1, operations: [")
+    assert many.startswith("[rank 0/2] optimize=True: graphs: 4, operations: [")
     assert ch8_compile.parse_args([]).cap_mb == 1

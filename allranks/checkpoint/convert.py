@@ -36,7 +36,7 @@ def convert(
     lines = [f"{out}: {table(new)[0]}"]
     left = [key for key in state if key != name] if name else []
     left += [key for key in model if key not in weights(model)]
-    lines += [f"left out: {', '.join(map(clean, left))}"] if left else []
+    lines += [f"not copied: {', '.join(map(clean, left))}"] if left else []
     if cut := len(weights(model)) - len(new):
         lines.append(f"left out: {cut} entries that do not begin with {clean(prefix)}")
     return lines

@@ -161,6 +161,6 @@ def stopped(log: Log, line: int, came: Received, known: bool) -> str:
         )
     text += (
         " book/app_clinic_hangs.html says which tool finds the rank that the others "
-        f"wait for. What came after Ctrl-C ({place}) follows from it."
+        f"wait for. What came after Ctrl-C ({place}) is only a consequence."
     )
     return fill(text, WIDTH, break_on_hyphens=False)

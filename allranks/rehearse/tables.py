@@ -118,9 +118,9 @@ def batches(records: list[Record]) -> Table:
     """Say which batch would fit, from what of the rehearsed one grows with it."""
     rows = []
     note = (
-        "Extrapolated, not rehearsed: what has the batch as a dimension (activations, "
-        "the batch itself) grows with it, and the rest stays. CUDA takes some memory "
-        "for itself. Rehearse that batch, and it is measured."
+        "This is extrapolated: tensors with a batch dimension (activations, the batch "
+        "itself) grow with the batch, and all others stay. CUDA takes some memory for "
+        "itself. To measure it, rehearse that batch."
     )
     for record, gpu, place in _gpus(records):
         estimate = estimate_batch(gpu.growth, gpu.capacity_bytes, record.num_steps)

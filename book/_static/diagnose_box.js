@@ -191,7 +191,7 @@
         const text = new TextDecoder(encoding(bytes)).decode(bytes);
         const odd = (text.slice(0, HEAD).match(CONTROL) ?? []).length;
         if (odd > 8 + Math.min(text.length, HEAD) / 10) {
-          this.say(file.name + " is no text: give the log, unpacked.");
+          this.say(file.name + " is not a text file: unpack it, and choose the log inside.");
           return;
         }
         this.find(text.replaceAll("\0", ""), " in " + file.name);

@@ -150,7 +150,7 @@ def test_a_pasted_log_needs_no_button(tab):
             "One case matches",
         ),
         ("a.log", STOPPED, "Ctrl-C ended this job, in line 2 in a.log"),
-        ("a.bin", b"\x7fELF" + bytes(100), "a.bin is no text"),
+        ("a.bin", b"\x7fELF" + bytes(100), "a.bin is not a text file"),
         ("a.log", b" \n", "Nothing to look at"),
     ],
 )
