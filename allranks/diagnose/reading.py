@@ -64,7 +64,9 @@ def decoded(chunks: Iterable[bytes], name: str) -> Iterator[str]:
             begin = decoder.decode(head[:HEAD], len(head) <= HEAD)
             packed = head[:3] in (b"PK\x03", b"\x1f\x8b\x08")
             if packed or len(CONTROL.findall(begin)) > 8 + len(begin) // 10:
-                raise ValueError(f"{name} is not a text file: unpack it, and give the log inside")
+                raise ValueError(
+                    f"{name} is not a text file: unpack it, and give the log inside"
+                )
             yield begin.replace("\0", "")
             chunk = head[HEAD:]
         yield decoder.decode(chunk, not chunk).replace("\0", "")

@@ -58,6 +58,7 @@ LAYERS = {
     "topics.numbers": ("base", "topics.kit"),
     "topics.pipelines": ("base", "live", "topics.kit"),
     "topics.state_dicts": ("base", "live", "topics.kit"),
+    "topics.step": ("base", "topics.buckets", "topics.data_parallel"),
     "topics.topology": ("base", "launch", "topics.kit"),
     "openings": ("base", "topics.collectives"),
     "clinic": ("base", "live", "vgpu"),

@@ -1,0 +1,1 @@
+"""One training step on W ranks: what each rank holds, does, sends, and waits for."""
