@@ -185,7 +185,7 @@ function machine(i, view, plan) {
   const x = (column) => left + side + pad + column * pitch, wide = pitch - Math.min(6, pitch / 6), middle = (column) => x(column) + wide / 2;
   const first = sum(nodes.slice(0, i)), small = { class: "x-small" };
   const numbers = wide >= 8 * String(facts.world_size - 1).length + 5 && car > 11;
-  const counted = i < facts.node_rank ? n : here ? facts.local_rank : 0;
+  const sought = asked(view).right, counted = i < facts.node_rank ? n : here ? facts.local_rank : 0;
   const cars = upto(n).map((local) => {
     const r = first + local, gpu = facts.visible[local], lost = gpu === undefined, chosen = r === rank;
     const digits = lost ? " x-on-wrong" : "", named = { class: `x-answer x-strong${digits}` };
@@ -195,6 +195,7 @@ function machine(i, view, plan) {
         style: `--hue: ${rankColor(r)}; --deep: ${chosen || local < counted ? 34 : 13}%` }),
       car >= 36 ? [
         (words || numbers) && text(middle(local), carTop + car / 2 - 2, words ? `rank ${r}` : r, named),
+        r === sought && text(middle(local), carTop + car / 2 - 2, words ? "rank ?" : "?", { class: `x-guess x-strong${digits}` }),
         (words || (numbers && pitch >= 22)) && text(middle(local), carTop + car / 2 + 15, words ? (lost ? "no GPU" : `local ${local}`) : local, { class: `x-small${digits}` }),
       ] : numbers && text(middle(local), carTop + car / 2 + 4.5, r, named)),
     `rank${r}`, `rank ${r} local ${local}, node ${i}, ${lost ? "no GPU" : `GPU ${gpu}`}`, () => set({ rank: r }), chosen);
@@ -209,7 +210,7 @@ function machine(i, view, plan) {
     ];
   });
   return [
-    rect(left + side, top, plan.machine - side, floor + (named ? PLATE : pad) - top, { class: "x-frame", rx: 6 }),
+    rect(left + side + 1, top, plan.machine - side - 2, floor + (named ? PLATE : pad) - top, { class: "x-frame", rx: 6 }),
     h("svg:path", { class: "x-rails", d: `M${left + side} ${carTop + car * 0.8}h${plan.machine - side + (i % per < per - 1 ? GAP : 0)}` }),
     named ? text(left + PAD + 2, floor + 15, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" })
       : [text(left, carTop + car / 2 + 4.5, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" }),

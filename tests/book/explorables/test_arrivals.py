@@ -10,6 +10,11 @@ def printed(x) -> str:
     return x.box.locator(".x-report").inner_text()
 
 
+def drawn(x) -> str:
+    """Return the words in the drawing."""
+    return x.box.locator(".x-stage svg").first.text_content()
+
+
 def test_a_rank_is_taken_away_and_the_others_wait(explore):
     """The report and the summary are Python's; bringing the rank back repairs it."""
     x = explore(PAGE, "arrivals", asked=True)
@@ -22,9 +27,19 @@ def test_a_rank_is_taken_away_and_the_others_wait(explore):
     assert x.summary == facts["summary"] and printed(x) == facts["output"]
     assert "ranks 0, 2 and 3 wait in `dist.all_reduce(x)`" in printed(x)
     assert x.box.locator("svg .x-wait").count() == 3
+    assert f"{facts['waited_s']:g} s lost in waiting" in drawn(x)
+    assert x.box.locator('[data-id^="term"], [data-id^="hold"]').count() == 0
     x.press("Bring rank 1 back")
     assert x.summary == first["summary"]
     assert x.box.locator(".x-code code").inner_text() == first["code"]
+    # The numbers come from where the ranks hold them, and each rank gets the sum.
+    for rank in range(4):
+        term = x.box.locator(f'[data-id="term{rank}"]')
+        assert term.get_attribute("data-from") == f"chip{rank}"
+        assert term.text_content() == f"{rank}" and term.locator("[style]").count() == 1
+        hold = x.box.locator(f'[data-id="hold{rank}"]')
+        assert hold.get_attribute("data-from") == "sum"
+        assert hold.text_content() == "6" and hold.locator("[style]").count() == 4
 
 
 def test_a_late_rank_makes_the_others_wait_longer(explore):
@@ -53,6 +68,11 @@ def test_a_late_rank_makes_the_others_wait_longer(explore):
     x.drag(edge, -1500 * scale)
     assert abs(int(edge.get_attribute("aria-valuenow")) - 1000) <= 50
     assert "Rank 3 comes last" in x.summary
+    for rank in range(4):
+        slider = f"rank {rank} calls all_reduce after, ms"
+        x.box.get_by_role("slider", name=slider).focus()
+        x.page.keyboard.press("Home")
+    assert "nobody waits" in x.summary and "nobody waits" in drawn(x)
 
 
 def test_the_first_screen_of_a_laptop_has_the_figure_and_its_question(explore):
@@ -66,13 +86,22 @@ def test_the_first_screen_of_a_laptop_has_the_figure_and_its_question(explore):
 
 
 def test_time_passes_once_when_the_figure_is_drawn(explore):
-    """The picture appears from left to right, and not again after a change."""
+    """Ranks carry their numbers to the line, and not again after a change."""
     x = explore(PAGE, "arrivals")
     moving = "one => one.getAnimations().length"
     x.page.emulate_media(reduced_motion="no-preference")
     x.measure({"summary": ""})  # draws it anew
     stage = x.box.locator(".x-stage")
     assert stage.evaluate(moving) == 1
+    halt = "(one, ms) => { const [it] = one.getAnimations(); it.pause(); "
+    halt += "it.currentTime = ms; }"
+    numbers = x.box.locator('.x-drag [data-id^="chip"]')
+    added = x.box.locator('[data-id="term0"]')
+    seen = "one => getComputedStyle(one).opacity"
+    for ms, places, opacity in ((500, 1, "0"), (1300, 3, "0"), (2900, 4, "1")):
+        stage.evaluate(halt, ms)
+        at = {round(one.bounding_box()["x"]) for one in numbers.all()}
+        assert len(at) == places and added.evaluate(seen) == opacity
     stage.evaluate("one => one.getAnimations()[0].finish()")
     x.press("Take rank 1 away")
     assert stage.evaluate(moving) == 0
