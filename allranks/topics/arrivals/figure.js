@@ -74,7 +74,7 @@ export function compute({ arrives }) {
     summary: summaryOf(seconds, present, absent, waits) };
 }
 
-const LANE = 42, PITCH = 52, TOP = 22, CHIP = 28; // px
+const LANE = 40, PITCH = 48, TOP = 21, CHIP = 28; // px
 // The page's clock: it runs from 0 s once, and stands at the end otherwise (kit.css).
 const ramp = (from, takes) => `clamp(0, (var(--x-time) - ${from}) / ${takes}, 1)`;
 const appears = (from, takes = 0.01) => `opacity: ${ramp(from, takes)}`;
@@ -211,7 +211,7 @@ export default explorable({
   ask: {
     always: true,
     question: "If rank 1 never calls all_reduce, what happens to the other three?",
-    options: ["They add up what is there: 5.", "They fail at once, with an error.", "They wait, without a word."],
+    options: ["They get 5.", "They get an error.", "They wait, without a word."],
     answer: () => {
       const { begins, output } = compute({ arrives: [400, null, 600, 1300] });
       return begins !== null ? 0 : output.includes("wait in") ? 2 : 1;

@@ -1,5 +1,7 @@
 """The intro's four ranks wait for one another, by finger and by keyboard."""
 
+import pytest
+
 from allranks.topics import Arrivals
 
 PAGE = "book/intro"
@@ -82,7 +84,23 @@ def test_the_first_screen_of_a_laptop_has_the_figure_and_its_question(explore):
     x.page.evaluate("scrollTo(0, 0)")
     assert x.box.locator(".x-stage").bounding_box()["height"] <= 420
     last = x.box.get_by_role("button", name="Just show me").bounding_box()
-    assert last["y"] < 800 and x.page.locator("article .sd-btn").count() == 2
+    assert last["y"] + last["height"] <= 800
+    assert x.page.locator("article .sd-btn").count() == 2
+
+
+@pytest.mark.parametrize("width", [1280, 540, 390])
+def test_nothing_below_the_figure_jumps(explore, width):
+    """Its room on the page is as high as it is, before and after the answer."""
+    x = explore(PAGE, "arrivals", asked=True)
+    x.page.set_viewport_size({"width": width, "height": 844})
+    x.page.reload()
+    room = x.box.evaluate("one => parseFloat(getComputedStyle(one).minHeight)")
+    for press in (None, "They get an error." if width < 1280 else "They get 5."):
+        if press:
+            x.press(press)
+        x.box.evaluate("one => { one.style.minHeight = 0; }")
+        height = x.box.bounding_box()["height"]
+        assert height == pytest.approx(room, abs=1), press
 
 
 def test_time_passes_once_when_the_figure_is_drawn(explore):
