@@ -98,56 +98,66 @@ function places({ state, facts, width, narrow }) {
   const bottom = TOP + PITCH * WORLD_SIZE, term = narrow ? 40 : 44, label = narrow ? 74 : 82;
   // Below the line the numbers are added up; the row stays within the drawing.
   const row = label + term * WORLD_SIZE + CHIP;
-  const first = Math.max(left - CHIP / 2, Math.min(width - row, x(end) - row / 2)) + label;
+  const first = Math.max(left - CHIP / 2, Math.min(width - row - 1, x(end) - row / 2)) + label;
   const slot = (i) => first + i * term, chipY = (rank) => TOP + PITCH * rank + (LANE - CHIP) / 2;
   const at = (rank) => x((state.arrives[rank] ?? 0) / 1000) - CHIP / 2;
-  return { left, scale, x, end, bottom, slot, chipY, at, label };
+  return { scale, x, end, bottom, slot, chipY, at, label };
 }
 
-// One rank: it works until its number's handle, waits until the line, and goes on.
-function lane(rank, view, place, change) {
-  const { state: { arrives }, facts, before, width, narrow } = view, { x, end, scale, slot, bottom, chipY } = place;
-  const y = TOP + PITCH * rank, at = arrives[rank], gone = at === null, until = x(gone ? 0 : at / 1000);
-  const style = (deep) => `--hue: ${rankColor(rank)}; --deep: ${deep}%`, wait = x(end) - until, waits = facts.waits[rank];
-  const middle = y + LANE / 2 + 4, line = facts.code.split("\n").findIndex((one) => one.includes("all_reduce")) + 1;
-  const room = x(end) - until - CHIP;
+// What a rank does over time: it works until its number's handle, waits until the line,
+// and goes on.
+function bars(rank, { state: { arrives }, facts, before, narrow }, { x, end }) {
+  const y = TOP + PITCH * rank, middle = y + LANE / 2 + 4, at = arrives[rank], early = { "text-anchor": "start" };
+  if (at === null) return [
+    rect(x(0), y, x(TIMEOUT) - x(0), LANE, { class: "x-idle", "data-id": `work${rank}` }),
+    text(x(0) + CHIP, middle, narrow ? "never calls it" : `never calls all_reduce, and prints tensor([${rank}.])`, { ...early, class: "x-soft" }),
+  ];
+  const until = x(at / 1000), wait = x(end) - until, waits = facts.waits[rank], room = wait - CHIP;
+  const box = (deep) => ({ class: "x-box", style: `--hue: ${rankColor(rank)}; --deep: ${deep}` });
+  const line = facts.code.split("\n").findIndex((one) => one.includes("all_reduce")) + 1;
   const words = room > 250 && facts.begins === null ? `waits ${amount(waits, "s")}, in line ${line}: dist.all_reduce(x)`
     : room > 84 ? `waits ${amount(waits, "s")}` : room > 36 && "waits";
-  const untouched = !before && rank === 3 && !gone && at > 1000;
-  const works = until - x(0) > 150 && !untouched ? `works ${amount(at / 1000, "s")}` : until - x(0) > 66 && "works";
-  const body = gone ? [
-    rect(x(0), y, x(TIMEOUT) - x(0), LANE, { class: "x-idle", "data-id": `work${rank}` }),
-    text(x(0) + CHIP, middle, narrow ? "never calls it" : `never calls all_reduce, and prints tensor([${rank}.])`, { class: "x-soft", "text-anchor": "start" }),
-  ] : [
-    facts.begins !== null && rect(x(end), y, x(TIMEOUT) - x(end), LANE, { style: `${style(9)}; stroke: none`, class: "x-box", "data-id": `on${rank}`, rx: 0 }),
-    rect(x(0), y, until - x(0), LANE, { class: "x-box", style: style(26), "data-id": `work${rank}` }),
-    works && text(x(0) + 12, middle, works, { class: "x-small", "text-anchor": "start" }),
+  const hint = !before && rank === WORLD_SIZE - 1 && until - x(0) > 130; // until the reader has changed something
+  const works = until - x(0) > 150 && !hint ? `works ${amount(at / 1000, "s")}` : until - x(0) > 66 && "works";
+  return [
+    facts.begins !== null && rect(x(end), y, x(TIMEOUT) - x(end), LANE, { ...box("9%; stroke: none"), "data-id": `on${rank}`, rx: 0 }),
+    rect(x(0), y, until - x(0), LANE, { ...box("26%"), "data-id": `work${rank}` }),
+    works && text(x(0) + 12, middle, works, { ...early, class: "x-small" }),
     waits > 0 && rect(until, y, wait, LANE, { class: "x-wait", "data-id": `wait${rank}`, rx: 0 }),
     waits > 0 && words && text(until + wait / 2 + CHIP / 4, middle, words, { class: "x-small" }),
-    untouched && text(until - 26, middle, narrow ? "drag me" : "now you: drag me", { class: "x-small x-strong", "text-anchor": "end", style: appears(TIMEOUT + 0.1, 0.2) }),
+    hint && text(until - 26, middle, narrow ? "drag me" : "now you: drag me",
+      { class: "x-small x-strong", "text-anchor": "end", style: appears(TIMEOUT + 0.1, 0.2) }),
   ];
-  const held = Math.min(x(end) + CHIP / 2 + 14, width - 32 - CHIP), tensor = x(TIMEOUT) - held - CHIP;
-  return { body, front: [
-    text(0, middle, `rank ${rank}`, { "text-anchor": "start", class: gone ? "x-soft" : "" }),
-    facts.begins !== null && [
-      chip(held, chipY(rank), facts.holds[rank], ranks, { "data-id": `hold${rank}`,
-        "data-from": !before || before.facts.begins !== null ? null : "sum", "pointer-events": "none",
-        style: flies(end + 0.45, [slot(WORLD_SIZE) - held, bottom + 8 - chipY(rank)]) }),
-      tensor > 84 && text(held + CHIP + 8, middle, `tensor([${facts.holds[rank]}.])`, { class: "x-small", "text-anchor": "start", style: appears(end + 0.8, 0.1) }),
-    ],
-    gone ? chip(until - CHIP / 2, chipY(rank), rank, [rank], { "data-id": `chip${rank}` })
-      : handle(rank, at, until, y, scale, change, place),
-    remove(rank, gone, width - 18, y + LANE / 2, () => change(rank, gone ? FIRST[rank] : null)),
-  ] };
 }
 
-// A rank carries its number to the call: its chip is what one drags.
-function handle(rank, at, until, y, scale, change, { chipY, x }) {
+// What lies on the bars: a rank's number, what it holds in the end, and the button.
+function parts(rank, { state: { arrives }, facts, width }, place, change) {
+  const { x, end, slot, bottom, chipY } = place, y = TOP + PITCH * rank, middle = y + LANE / 2 + 4;
+  const at = arrives[rank], gone = at === null, start = { "text-anchor": "start" };
+  const held = Math.min(x(end) + CHIP / 2 + 14, width - 32 - CHIP), room = x(TIMEOUT) - held - CHIP;
+  return [
+    text(0, middle, `rank ${rank}`, { ...start, class: gone ? "x-soft" : "" }),
+    facts.begins !== null && [
+      chip(held, chipY(rank), facts.holds[rank], ranks, { "data-id": `hold${rank}`, "pointer-events": "none",
+        style: flies(end + 0.45, [slot(WORLD_SIZE) - held, bottom + 8 - chipY(rank)]) }),
+      room > 84 && text(held + CHIP + 8, middle, `${room > 150 ? "prints " : ""}tensor([${facts.holds[rank]}.])`,
+        { ...start, class: "x-small", style: appears(end + 0.8, 0.1) }),
+    ],
+    gone ? chip(x(0) - CHIP / 2, chipY(rank), rank, [rank], { "data-id": `term${rank}` })
+      : handle(rank, at, facts.begins === null ? "term" : "chip", change, place),
+    remove(rank, gone, width - 18, y + LANE / 2, () => change(rank, gone ? FIRST[rank] : null)),
+  ];
+}
+
+// A rank carries its number to the call: its chip is what one drags. `id`: a number that
+// has not been added flies from here to the sum as soon as all have come (motion.js).
+function handle(rank, at, id, change, { x, chipY, scale }) {
+  const until = x(at / 1000), y = TOP + PITCH * rank;
   const arrow = (side) => h("svg:path", { class: "x-grip", d: `M${until + side * 19} ${y + LANE / 2 - 5}l${side * 5} 5l${-side * 5} 5z` });
   return draggable(h("svg:g", { style: `transform: translateX(calc(min(0, var(--x-time) - ${at / 1000}) * ${scale}px)); --hue: ${rankColor(rank)}` },
     h("svg:rect", { x: until - 24, y: y - 2, width: 48, height: LANE + 4, fill: "transparent" }),
     at > 0 && arrow(-1), at < LATEST && arrow(1), h("svg:path", { class: "x-rail", d: `M${until} ${y - 3}V${y + LANE + 3}` }),
-    chip(until - CHIP / 2, chipY(rank), rank, [rank], { "data-id": `chip${rank}` })),
+    chip(until - CHIP / 2, chipY(rank), rank, [rank], { "data-id": `${id}${rank}` })),
   `late${rank}`, { label: `rank ${rank} calls all_reduce after, ms`, now: at, low: 0, high: LATEST,
     said: amount(at / 1000, "s"),
     move: (by, start) => Math.round((start + by / scale * 1000) / STEP) * STEP,
@@ -161,17 +171,17 @@ const remove = (rank, gone, x, y, press) => pressable(h("svg:g", {},
 `rank${rank}`, gone ? `Bring rank ${rank} back` : `Take rank ${rank} away`, press);
 
 // The line at which all have come, and below it the sum. Without it, its places are empty.
-function together({ facts, before }, place) {
+function together({ facts }, place) {
   const { x, end, bottom, slot, chipY, at, label } = place, y = bottom + 8, done = facts.begins !== null;
   const sign = (i, words) => text((slot(i) + CHIP + slot(i + 1)) / 2, y + 18, words);
   return [
     h("svg:path", { class: done ? "x-line" : "x-idle", d: `M${x(end)} ${TOP - 6}V${done ? y - 4 : bottom - 8}`, style: appears(end) }),
     text(slot(0) - label, y + 18, "all_reduce:", { "text-anchor": "start", class: "x-small" }),
     ranks.map((i) => sign(i, i < WORLD_SIZE - 1 ? "+" : "=")),
-    [...ranks, WORLD_SIZE].map((i) => rect(slot(i), y, CHIP, CHIP, { class: "x-idle", "data-id": i === WORLD_SIZE ? "sum" : `slot${i}` })),
+    [...ranks, WORLD_SIZE].map((i) => rect(slot(i), y, CHIP, CHIP, { class: "x-idle" })),
+    !done && ranks.map((rank) => rect(slot(WORLD_SIZE), y, CHIP, CHIP, { fill: "none", "data-id": `hold${rank}` })), // from where it will fly
     done && [
       ranks.map((rank) => chip(slot(rank), y, rank, [rank], { "data-id": `term${rank}`,
-        "data-from": before && before.facts.begins === null ? `chip${rank}` : null,
         style: flies(end, [at(rank) - slot(rank), chipY(rank) - y]) })),
       chip(slot(WORLD_SIZE), y, sum(ranks), ranks, { style: appears(end + 0.35, 0.1) }),
     ],
@@ -181,22 +191,21 @@ function together({ facts, before }, place) {
 function draw(view) {
   const { state: { arrives }, facts, set, width, narrow } = view, place = places(view), { x, scale, bottom, end } = place;
   const change = (rank, at) => set({ arrives: arrives.map((one, r) => (r === rank ? at : one)) });
-  const lanes = ranks.map((rank) => lane(rank, view, place, change));
-  const high = bottom + (narrow ? 66 : 44), early = !narrow && x(end) < width / 2;
+  const high = bottom + (narrow ? 66 : 44), early = !narrow && x(end) < width / 2, lost = facts.waited_s;
   return {
     picture: picture(width, high, "",
       text(x(0), 13, "0 s", { class: "x-small" }),
       facts.begins === null ? text(width, 13, `${TIMEOUT} s: timeout`, { class: "x-small", "text-anchor": "end" })
         : text(x(TIMEOUT), 13, `${TIMEOUT} s`, { class: "x-small" }),
       h("svg:path", { class: "x-frame", "stroke-opacity": 0.4, d: `M${x(0)} 18V${bottom - 8}M${x(TIMEOUT)} 18V${bottom - 8}` }),
-      lanes.map(({ body }) => body),
+      ranks.map((rank) => bars(rank, view, place)),
       h("svg:g", { "pointer-events": "none", style: `opacity: clamp(0, (${TIMEOUT} - var(--x-time)) * 99, 1); transform: translateX(calc(var(--x-time) * ${scale}px))` },
         h("svg:rect", { x: x(0), y: TOP - 2, width, height: bottom - TOP, class: "x-future" }),
         h("svg:path", { class: "x-frame", d: `M${x(0)} ${TOP - 6}V${bottom - 6}` })),
       together(view, place),
-      lanes.map(({ front }) => front),
-      text(early ? x(TIMEOUT) : narrow ? 0 : x(0), high - (narrow ? 8 : 18), facts.waited_s ? `${amount(facts.waited_s, "s")} lost in waiting` : "nobody waits",
-        { "text-anchor": early ? "end" : "start", class: "x-strong", style: `fill: var(--x-red); ${appears(end)}` })),
+      ranks.map((rank) => parts(rank, view, place, change)),
+      text(early ? x(TIMEOUT) : narrow ? 0 : x(0), high - (narrow ? 8 : 18), lost ? `${amount(lost, "s")} lost in waiting` : "nobody waits",
+        { "text-anchor": early ? "end" : "start", class: "x-strong", style: `${lost ? "fill: var(--x-red); " : ""}${appears(end)}` })),
     below: [
       h("p", {}, "Each rank works for a while, and then calls all_reduce with its number. Drag a number to let its rank come earlier or later."),
       h("p.x-tell", {}, "The cell, and what it prints:"), code(facts.code, "cell code"),

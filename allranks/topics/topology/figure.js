@@ -244,7 +244,7 @@ function more(i, { state: { nodes, gpus_per_node, rank }, set }, { pitch, car, w
     set({ nodes: all, rank: Math.min(rank, sum(all) - 1) });
   };
   const ghost = free && h("svg:g", { class: "x-next", onclick: () => resize(n + 1) },
-    rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5 }),
+    rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5, style: "fill: transparent" }), // so that it can be pressed
     text(x(n) + wide / 2, carTop + car / 2 + 5, words ? "+ process" : car > 11 ? "+" : "", { class: "x-small x-soft" }));
   return draggable(h("svg:g", {},
     h("svg:rect", { x: edge - reach, y: carTop, width: reach + (free ? wide : reach), height: car, fill: "transparent" }), ghost,
@@ -278,7 +278,7 @@ function command({ state: { nodes }, facts, narrow }) {
     .map((part, i) => (i % 2 ? h("b", {}, part) : part)))); // a line breaks between flags only
   const where = nodes.length === 1 ? "" : facts.commands.length > 1 ? `On node ${facts.node_rank}: ` : "On each node: ";
   return h("div", { style: `min-height: ${narrow ? 7.6 : 3.4}rem` },
-    code(mine, "command", [where, ...flags.flatMap((flag) => [flag, " "])]));
+    code(mine, "command", [where, ...flags.flatMap((flag, i) => (i ? [" ", flag] : [flag]))]));
 }
 
 function draw(view) {

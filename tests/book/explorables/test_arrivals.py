@@ -17,6 +17,21 @@ def drawn(x) -> str:
     return x.box.locator(".x-stage svg").first.text_content()
 
 
+def numbers(x) -> list[list]:
+    """Return (digits, hues, y) of each rank's own number, and of what it will hold."""
+    return [
+        [
+            (
+                one.text_content(),
+                one.locator("[style]").count(),
+                one.bounding_box()["y"],
+            )
+            for one in x.box.locator(f'[data-id^="{kind}"]').all()
+        ]
+        for kind in ("term", "hold")
+    ]
+
+
 def test_a_rank_is_taken_away_and_the_others_wait(explore):
     """The report and the summary are Python's; bringing the rank back repairs it."""
     x = explore(PAGE, "arrivals", asked=True)
@@ -30,18 +45,14 @@ def test_a_rank_is_taken_away_and_the_others_wait(explore):
     assert "ranks 0, 2 and 3 wait in `dist.all_reduce(x)`" in printed(x)
     assert x.box.locator("svg .x-wait").count() == 3
     assert f"{facts['waited_s']:g} s lost in waiting" in drawn(x)
-    assert x.box.locator('[data-id^="term"], [data-id^="hold"]').count() == 0
+    waiting = numbers(x)
     x.press("Bring rank 1 back")
     assert x.summary == first["summary"]
     assert x.box.locator(".x-code code").inner_text() == first["code"]
-    # The numbers come from where the ranks hold them, and each rank gets the sum.
-    for rank in range(4):
-        term = x.box.locator(f'[data-id="term{rank}"]')
-        assert term.get_attribute("data-from") == f"chip{rank}"
-        assert term.text_content() == f"{rank}" and term.locator("[style]").count() == 1
-        hold = x.box.locator(f'[data-id="hold{rank}"]')
-        assert hold.get_attribute("data-from") == "sum"
-        assert hold.text_content() == "6" and hold.locator("[style]").count() == 4
+    # Each rank's number has gone from its lane to the sum, and the sum to each rank.
+    for rank, (term, hold) in enumerate(zip(*numbers(x), strict=True)):
+        assert term[:2] == (f"{rank}", 1) and hold[:2] == ("6", 4)
+        assert term[2] > waiting[0][rank][2] + 40 and hold[2] < waiting[1][rank][2] - 40
 
 
 def test_a_late_rank_makes_the_others_wait_longer(explore):
