@@ -188,7 +188,13 @@ function together({ facts }, place) {
   ];
 }
 
+// Let time be over as soon as the reader has changed something.
+function settle() {
+  for (const one of document.getAnimations()) if (one.animationName === "x-play") one.finish();
+}
+
 function draw(view) {
+  if (view.before) settle();
   const { state: { arrives }, facts, set, width, narrow } = view, place = places(view), { x, scale, bottom, end } = place;
   const change = (rank, at) => set({ arrives: arrives.map((one, r) => (r === rank ? at : one)) });
   const high = bottom + (narrow ? 66 : 44), early = !narrow && x(end) < width / 2, lost = facts.waited_s;
