@@ -154,6 +154,8 @@ class Collectives(Explorable):
             return ranks and sum(10**rank for rank in ranks)
 
         def digits(text: str) -> list[int]:
+            if "→" in text:  # from→to
+                return [int(text.partition("→")[0])]
             return [rank for rank, digit in enumerate(text[::-1]) if digit != "0"]
 
         title = f"{collective} by {algorithm}, step {step} of {len(steps)}"
