@@ -33,7 +33,7 @@ class Grid:
 
 
 # A gallery compares its pictures, so each has the same boxes in the same places.
-GALLERY = Grid(pitch=27, height=24, box=44, left=46, letters=12, columns=4)
+GALLERY = Grid(pitch=29, height=26, box=44, left=46, letters=12, columns=4)
 
 
 def exchange(
@@ -130,7 +130,7 @@ def _rows(
     longest = max(len(t) for rows in held for row in rows for t in row)
     box = grid.box or max(34, 10 + 8 * longest)
     small, pitch = min(13, grid.letters), grid.pitch
-    drop = grid.height // 2 + 4  # from a box's top to the base line of its text
+    drop = grid.height - 11  # to the base line of a text, which stays above a band
     left, top, width, parts = grid.left, 0, 0, []
     for heading, rows, colors in zip(("before", "after"), held, fills, strict=True):
         parts.append(write(left, top + 14, heading, "start", size=small))
