@@ -29,6 +29,13 @@ def test_only_parts_are_numbered():
         assert all(bool(one.number) == caption.startswith("Part") for one in chapters)
 
 
+def test_no_part_has_the_name_of_its_only_page():
+    """A caption says when to look there, and not its page's name again."""
+    assert [
+        cap for cap, all_ in PARTS.items() if [one.title for one in all_] == [cap]
+    ] == []
+
+
 MINUTES = {"page": 30, "quizzes": 9, "notebook": 40, "exercises": 50}
 
 

@@ -37,7 +37,7 @@ def test_cases_are_narrowed_by_symptom_class_and_words(tab, site):
     assert chip.get_attribute("aria-pressed") == "true"
     assert len(shown(tab, rows)) == len(hangs)
     assert status.inner_text() == f"{len(hangs)} of {len(cases)} cases"
-    name = next(iter(clinic.CLASSES))
+    name = hangs[0].fields["class"]
     both = [case for case in hangs if case.fields["class"] == name]
     tab.locator(".filter summary", has_text="class").click()
     page = (ROOT / "book" / f"{clinic.CLASSES[name]}.md").read_text("utf8")
@@ -60,11 +60,25 @@ def test_cases_are_narrowed_by_symptom_class_and_words(tab, site):
     while pressed.count():
         pressed.first.click()
     assert shown(tab, rows) == []  # folded again
-    fold = tab.locator(".clinic-index details").first
+    fold = tab.locator(".clinic-index details").filter(has_text=label.strip()).first
     fold.locator("summary").click()
     own = [case for case in cases if case.fields["class"] == name]
     assert len(shown(tab, rows)) == len(own)
     assert fold.locator("summary").inner_text().endswith(f" {len(own)} cases")
+
+
+def test_the_index_and_the_sidebar_use_the_same_names(tab, site):
+    """A class is called what its page is called, and says how many cases it has."""
+    tab.goto((site / "book/app_clinic.html").as_uri())
+    names = tab.locator(".clinic-index summary span:first-child").all_text_contents()
+    links = tab.locator("nav.bd-links .current li a").all_text_contents()
+    assert len(names) == len(clinic.CLASSES)
+    assert {*names} <= {link.strip() for link in links}
+    tags = tab.locator(".clinic-index li .case-tag")
+    assert tags.count() >= len(load(ROOT))
+    tab.locator(".clinic-index summary").first.click()
+    crash = tab.locator(".clinic-index .case-crash").first
+    assert crash.bounding_box()["width"] <= 1  # read aloud, and not shown 133 times
 
 
 def test_terms_are_narrowed_in_both_languages(tab, site):

@@ -38,9 +38,10 @@ class ClinicIndex(ClinicDirective):
 
     def fold(self, page: str, listed: list[clinic.Specimen]) -> fold:
         """Build a class's fold: a link to its page, and a link to each case."""
-        path = Path(self.env.srcdir, "book", f"{page}.md")
-        self.env.note_dependency(f"book/{page}.md")
-        title = TITLE.search(path.read_text("utf8"))[1] if path.is_file() else page
+        path, title = Path(self.env.srcdir, "book", f"{page}.md"), page
+        if path.is_file():
+            self.env.note_dependency(f"book/{page}.md")
+            title = TITLE.search(path.read_text("utf8"))[1]
         text = f"{{ref}}`Read the code, the cause and the fix of each <{page}>`."
         items = nodes.bullet_list(bullet="-")
         for case in listed:
