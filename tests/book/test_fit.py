@@ -60,7 +60,7 @@ ENDS = """(kinds) => [...new Set([...document.querySelectorAll(
   .filter((e) => e.offsetWidth && e.checkVisibility())
   .map((e) => Math.round(e.getBoundingClientRect().right)))]"""
 PROSE, CODE = (
-    "p:not(.case-kind), .admonition:not(:has(pre))",
+    "p:not(.case-kind, .specimen-foot), .admonition:not(:has(pre))",
     "div[class*=highlight-], .run, .quiz",
 )
 # The letters of each line of prose that another line follows.
