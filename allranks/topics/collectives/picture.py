@@ -130,19 +130,20 @@ def _rows(
     longest = max(len(t) for rows in held for row in rows for t in row)
     box = grid.box or max(34, 10 + 8 * longest)
     small, pitch = min(13, grid.letters), grid.pitch
-    middle = grid.height // 2 + 4  # from a box's top to the base line of its text
+    centred = grid.height // 2 + 4  # from a box's top to the base line of its text
     left, top, width, parts = grid.left, 0, 0, []
     for heading, rows, colors in zip(("before", "after"), held, fills, strict=True):
         parts.append(write(left, top + 14, heading, "start", size=small))
         for rank, row in enumerate(rows):
             y = top + 22 + rank * pitch
             if heading == "before" or stacked:
-                parts.append(write(0, y + middle, f"rank {rank}", "start", size=small))
+                parts.append(write(0, y + centred, f"rank {rank}", "start", size=small))
             for i, text in enumerate(row):
                 x = left + i * (box + GAP)
                 look = colors[rank][i], text == NOTHING
                 parts += draw_box(x, y, box, grid.height, *look)
-                drop = grid.height - 11 if len(look[0]) > 1 else middle  # above a band
+                # A text stays above the band of colours at its box's foot.
+                drop = grid.height - 11 if len(look[0]) > 1 else centred
                 parts.append(write(x + box / 2, y + drop, text, size=grid.letters))
         right = left + (grid.columns or max(map(len, rows))) * (box + GAP)
         width = max(width, right)
