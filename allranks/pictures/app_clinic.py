@@ -20,6 +20,7 @@ def missing(given: str) -> Picture:
         for rank in range(num):
             y = 26 + 36 * rank
             sheet.words(0, y + 19, f"rank {rank}")
+            # Any unequal lengths: being late for a collective is no fault.
             long_ = (2.4, 3.0, 2.0, 2.7)[rank % 4]
             fill(sheet, name, y, unit * long_, 28, "plain", rank)
             if rank == lost:
@@ -64,6 +65,7 @@ def behind(said: str) -> Picture:
 
     def draw(width: int) -> Sheet:
         sheet = Sheet(width, 30 + 36 * len(last))
+        # Three collectives that both have called are enough.
         name, first = 60, max(0, low - 3)
         num = number - first
         cell = (width - name) / num
@@ -107,6 +109,7 @@ def compared(given: str) -> Picture:
         )
         for r, part in enumerate(samples)
     ]
+    # In the page's example: 10, 43.3, 26.7 and 35.
     rows.append(Row("DDP's mean of both", [(mean, "strong")], f"{mean:.3g}"))
     rows.append(
         Row("one process with all samples", [(union, "strong")], f"{union:.3g}")
@@ -154,6 +157,7 @@ def equal() -> Picture:
                 for i in range(2) if both else ():
                     half = (room - 24) / 2
                     fill(sheet, place_[0] + half * i, y + 33, half, 7, "strong", i)
+            # Own gradients are compared with nothing: they have to differ.
             sign = "≠" if place == 1 else "="
             number = {0: "1", 2: "2"}.get(place)
             middle = name + room - 10

@@ -15,6 +15,7 @@ def memory(output: str) -> Picture:
         output, r"Memory at the peak\n.*\n.*?cuda:0 (?:.*\n)+?(?=  \S* ?cuda:1|\n)"
     )
     text = " ".join(block[0][0].split())
+    # The list of kinds goes on in indented lines, so these were joined.
     found = re.findall(r"([a-z][a-z' ]*?) ([\d.]+) (B|kB|MB|GB)(?=,|$| vm)", text)
     kinds = [
         (name.strip(), float(n) * UNITS[unit], f"{n} {unit}") for name, n, unit in found
@@ -55,6 +56,7 @@ def samples(output: str) -> Picture:
     line = read(output, r"^  \S+:\d+ +(\d+) +(\d+) +(\d+) +ranks (\d+)–(\d+)")[0]
     passes, each, total, first, last = map(int, line.groups())
     ranks = last - first + 1
+    # 512 samples on 2 ranks -> 256 in each pass
     title = claim(
         each * ranks == total,
         f"{ranks} ranks read {each} samples each: all {total}, each once",
@@ -77,3 +79,35 @@ def samples(output: str) -> Picture:
         f"In each of {passes} passes {ranks} ranks read {each} of {total} samples each."
     )
     return plate(title, alt, draw)
+
+
+def places(output: str) -> Picture:
+    """Draw which rank had which GPU on which machine."""
+    lines = read(output, r"^  (\d+) +(\S+) +(\d+) +(cuda:\d+) +\d+ +(\d+) +ended", 2)
+    hosts = sorted({line[2] for line in lines})
+    title = claim(
+        len(hosts) == len(lines),
+        f"{len(lines)} ranks on {len(hosts)} machines: each has its machine's cuda:0",
+    )
+
+    def draw(width: int) -> Sheet:
+        sheet = Sheet(width, 112)
+        room = width / len(hosts)
+        for place, host in enumerate(hosts):
+            x = room * place
+            sheet.frame(x + 2, 0, room - 12, 112)
+            sheet.words(x + 14, 22, host, bold=True)
+            # A machine has a frame, and in it a box for each of its ranks.
+            mine = [line for line in lines if line[2] == host]
+            cell = (room - 36) / len(mine)
+            for i, line in enumerate(mine):
+                texts = (f"rank {line[1]}, local rank {line[3]}", line[4])
+                box = (x + 14 + cell * i, 36, cell - 4, 62)
+                sheet.box(*box, *texts, rank=int(line[1]), strong=0.3)
+        return sheet
+
+    said = "; ".join(
+        f"rank {line[1]} on {line[2]}, local rank {line[3]}, {line[4]}"
+        for line in lines
+    )
+    return plate(title, f"{said}.", draw)

@@ -52,6 +52,7 @@ def cures(output: str) -> Picture:
         "does",
     )
     low, high = min(loss.values()), max(loss.values())
+    # Losses differ in the second decimal: an axis from 0 would hide it.
     span = high - low or 1
 
     def draw(width: int) -> Sheet:
@@ -91,6 +92,7 @@ def loss_scale(output: str) -> Picture:
     if len(runs) < 3 or len(runs) != text.count(",") + 1:
         raise ValueError(f"scales: {text} is no list such as 2^24 x 1, 2^23 x 20")
     after = [b[0] for b in runs[1:]]
+    # A scale is below the one before it only after an overflow.
     skipped = [b < a for (a, _), b in zip(runs, after, strict=False)]
     num = sum(skipped)
     grown = next(n for (_, n), low in zip(runs, skipped, strict=False) if not low)
@@ -177,6 +179,7 @@ def sums(output: str) -> Picture:
             points = list(zip(ranks, errors[way], strict=True))
             drop = {"in pairs": -7, "in float32": 9}.get(way, 0)
             plot.line(points, way, dash, thick, drop=drop, bold=way == "in turn")
+        # The two numbers that the text speaks of.
         for place in (-1, -2):
             x, y = plot.at(ranks[place], errors["in turn"][place])
             side = "end" if place == -1 else "middle"
@@ -226,6 +229,7 @@ def offs(output: str) -> Picture:
                 sheet.words(left - 12, y + 5, name, "end")
             else:
                 sheet.words(0, y - 9, name)
+            # An error of exactly 0 has no logarithm: it goes to the left end.
             x = place(max(value, 10.0**low))
             rule(sheet, f"M{left + 8} {y}H{x:.4g}", thick=1)
             if value < ROUNDING:
@@ -251,6 +255,7 @@ def rates(output: str) -> Picture:
     batches = sorted({int(line[2]) for line in lines})
     ways = ("best rate", "linear rule", "square root")
 
+    # "inf" and "not tried" are no numbers of steps.
     def steps(text: str) -> float | None:
         return float(text) if text.isdigit() else None
 
@@ -329,6 +334,7 @@ def shares(data: Mapping) -> Picture:
         for batch in batches:
             low, high = (data[f"{kind}_{batch}"][end] for end in ("low", "high"))
             name = f"{kind}, from {batch // 4} to {batch}"
+            # What all seeds needed, and behind it what only some did.
             parts = [(low, "strong"), (high - low, "plain")]
             rows.append(Row(name, parts, f"{100 * low:.0f} to {percent(high)}"))
     first, last = data[f"SGD_{batches[0]}"], data[f"SGD_{batches[-1]}"]
@@ -373,6 +379,7 @@ def orders() -> Picture:
         """Draw a column of boxes: each pair of lines is a sum."""
         sheet.words(x, y, name, bold=True)
         box = 100
+        # Above the terms, below them the first sum and what is left.
         first, second = texts
         for i, text in enumerate(first):
             sheet.box(x + i * (box + 12), y + 14, box, 34, text, bold=False)

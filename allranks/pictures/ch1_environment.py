@@ -44,6 +44,7 @@ def gpus(output: str) -> Picture:
         for place, (gpu, used, busy, _) in enumerate(rows):
             y = 26 + pitch * place
             sheet.words(0, y + 17, f"GPU {gpu}", bold=True)
+            # Leave room for what is said behind the bar.
             long_ = half - (104 if inside else 58)
             fill(sheet, left, y, long_, BAR, "empty", gpu)
             fill(sheet, left, y, long_ * min(1, used / total), BAR, "plain", gpu)
@@ -101,6 +102,7 @@ def topology(output: str) -> Picture:
                 place = (name + cell * other + 2, 26 + 40 * gpu, cell - 4, 36)
                 if gpu == other:
                     continue
+                # The nearer, the darker.
                 kind = "strong" if pair == best else "plain"
                 kind = "faint" if links[pair] == "SYS" else kind
                 fill(sheet, *place, kind)
@@ -148,6 +150,7 @@ def visible(given: str) -> Picture:
                 cell * gpu + 2, 26, cell - 4, 36, name, dashed=gpu not in chosen, **how
             )
         box, y = 110 if inside else 92, 126
+        # What the script sees stands in the middle, in the list's order.
         start = width / 2 - (box + 20) * len(chosen) / 2
         for place, gpu in enumerate(chosen):
             x = start + (box + 20) * place + 10
@@ -187,6 +190,7 @@ def added(output: str) -> Picture:
             sheet.arrow(f"{64 + box},{y + 21} {60 + box + 104},{y + 21}")
             x = 60 + box + 110
             sheet.box(x, y, box, 42, total, strong=0.06)
+            # A stripe for each rank whose number is in the sum.
             stripe = box / len(terms)
             for i in range(len(terms)):
                 fill(sheet, x + stripe * i, y + 34, stripe, 8, "strong", i)
@@ -205,6 +209,7 @@ def wheels(table: str) -> Picture:
         raise ValueError(f"no table of drivers: {table.splitlines()[0]}")
     title = "A new driver runs old wheels; an old driver runs no new ones"
     marks = [[text == "runs" for text in row[1:]] for row in rows]
+    # In each row, what runs stands left of what is too new.
     claim(all(row == sorted(row, reverse=True) for row in marks), title)
 
     def draw(width: int) -> Sheet:
@@ -244,6 +249,7 @@ def needs() -> Picture:
     def draw(width: int) -> Sheet:
         sheet = Sheet(width, 0)
         inside = wide(sheet)
+        # On a phone the boxes stand below each other.
         columns = 2 if inside else 1
         box, high = (width - 16 * (columns - 1)) / columns, 48
         for i, (what, sign) in enumerate(things):

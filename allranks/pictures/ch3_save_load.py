@@ -55,6 +55,7 @@ def losses(output: str) -> Picture:
             30,
             top,
         )
+        # Without training, a guess among all answers costs ln 10.
         y = plot.at(1, guess)[1]
         rule(
             sheet,
@@ -83,6 +84,7 @@ def lost(output: str) -> Picture:
     found = {m[1]: (float(m[2]), int(m[3])) if m[2] else None for m in lines}
     starts = [one[1] for one in found.values() if one]
     first, num = min(starts), max(starts) + 2 - min(starts)
+    # Weights are right after loading; a new optimizer shows a step later.
     late = [name for name, one in found.items() if one and one[1] > first]
     title = claim(
         found["nothing"] is None and len(starts) == len(found) - 1 and late,
@@ -137,6 +139,7 @@ def writes(given: str) -> Picture:
         parts = ((0, 3.4, "writes checkpoint.pt.new"), (3.4, 1.6, "renames"))
         if not wide(sheet):
             parts = ((0, 3.2, "writes .new"), (3.2, 2.4, "renames"))
+        # Lengths are not measured: only the order counts.
         barrier = sum(part[1] for part in parts) + 0.4
         for rank in range(num):
             y = 30 + 36 * rank
@@ -184,6 +187,7 @@ def atomic(output: str) -> Picture:
         for text, name, (before, during) in ways:
             sheet.words(0, y + 46, text, bold=True)
             y += 56
+            # Before the save, during it until it fails, and what is left.
             one, two = width * 0.34, width * (cut - 0.34)
             fill(sheet, 0, y, one - 2, 34, "plain")
             sheet.words(one / 2, y + 22, before, "middle")
@@ -284,6 +288,7 @@ def landing(given: str) -> Picture:
             sheet.box(left + 2, 30, cell - 6, 34, f"rank {rank}", rank=rank, strong=0.3)
             sheet.frame(left + 2, y, cell - 6, high, rank=rank)
             sheet.words(left + cell / 2 - 1, y + high + 18, f"GPU {rank}", "middle")
+            # The file names rank 0's GPU, so all copies go there.
             to = left if mapped else x
             start = f"{left + cell / 2 - 1:.4g},66"
             sheet.arrow(f"{start} {to + cell / 2 - 1:.4g},{y - 4}", thick=1.5)

@@ -27,6 +27,7 @@ def meeting(given: str) -> Picture:
                 text = f"rank {rank}" if wide(sheet) else f"{rank}"
                 sheet.box(left, 36, cell - 8, 60, text, rank=rank, strong=0.3)
                 start = f"{left + cell / 2 - 4:.4g},98"
+                # The arrows end beside each other.
                 end = width / 2 + (rank - (nodes * per_node - 1) / 2) * 40
                 sheet.arrow(f"{start} {end:.4g},162", both=True, thick=2)
         box = min(width, 420)

@@ -38,6 +38,7 @@ def shares(given: str) -> Picture:
                 top = y + 24 + (high + 6) * rank
                 sheet.words(0, top + 17, f"rank {rank}")
                 x = float(left)
+                # FSDP cuts each kind into as many shards as there are ranks.
                 for _, size, kind in KINDS:
                     long_ = billions * size * scale / share
                     fill(sheet, x, top, long_, high, kind, rank)

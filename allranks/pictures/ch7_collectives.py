@@ -64,6 +64,7 @@ def message(given: str) -> Picture:
         fill(sheet, *place, "faint")
         plot.line([(b, alpha + b / rate) for b in points], dots=False, thick=2.5)
         plot.line([(b, alpha) for b in points], dots=False, dash="2 4", thick=1.5)
+        # The line of the bytes alone, from where it enters the field.
         start = [b for b in points if b / rate > 1e-5]
         plot.line([(b, b / rate) for b in start], dots=False, dash="7 4", thick=1.5)
         for size in SIZES:
@@ -108,6 +109,7 @@ def naive(given: str) -> Picture:
         sheet = Sheet(width, 34 + 34 * num)
         for step in range(steps):
             x = name + unit * step
+            # To rank 0 from ranks 1, 2, …; then to the same ones.
             other = step + 1 if step < num - 1 else step - num + 2
             up = step < num - 1
             for rank in range(num):
@@ -220,6 +222,7 @@ def ring(given: str) -> Picture:
     names = ["before", *(f"step {step}" for step in range(1, len(held)))]
 
     def draw(width: int) -> Sheet:
+        # All states stand in one row if they fit.
         per_row = len(held) if width > 400 and num <= 4 else 2
         return states(width, held, names, num, per_row)
 
@@ -272,6 +275,7 @@ def tree(given: str) -> Picture:
                 x = name + cell * (rank + 0.5)
                 whole = step > len(up) and rank in busy
                 here = rank in busy
+                # At the top only rank 0 has the sum.
                 if step == len(up):
                     whole, here = rank == 0, rank == 0
                 kind = {"rank": rank, "strong": 0.55 if whole else 0.25 if here else 0}
@@ -343,6 +347,7 @@ def halving(given: str) -> Picture:
         raise ValueError(f"{num} ranks: halving needs a power of two")
     held = halve(num)
     steps = len(held) - 1
+    # Half of the steps halve what a rank adds up, the others double it.
     names = ["before", *(f"step {step}" for step in range(1, steps + 1))]
 
     def draw(width: int) -> Sheet:
@@ -433,6 +438,7 @@ def chain(given: str) -> Picture:
                     f"M{name} {top + 28}H{name + unit * max(ends):.4g}",
                     thick=0.5,
                 )
+            # A segment takes a k-th of what the whole tensor takes.
             for step, link, segment in sent(num, k):
                 x, long_ = name + unit * step / k, unit / k
                 top = y + 24 + 32 * link
@@ -474,6 +480,7 @@ def segments(output: str) -> Picture:
 
     def draw(width: int) -> Sheet:
         sheet = Sheet(width, 262)
+        # Each number of segments is four times the one before.
         share = lambda k: log2(k) / log2(found[-1][0])  # noqa: E731
         x_axis = Axis([(k, f"{k}") for k, _ in found], share, "segments")
         most = ceil(max(t for _, t in found))
@@ -511,6 +518,7 @@ def measured(output: str) -> Picture:
     a1, b1, edge, a2, b2 = map(float, read(output, pattern)[0].groups())
     lines = read(output, r"\] +(\d+) kB +([\d.]+) ms +o-*$", 10)
     found = [(int(line[1]), float(line[2])) for line in lines]
+    # Sizes are in kB, slopes in µs per MB, times in ms.
     fits = {
         "small": lambda kb: (a1 + b1 * kb / 1000) / 1000,
         "large": lambda kb: (a2 + b2 * kb / 1000) / 1000,

@@ -70,6 +70,7 @@ def when(output: str) -> Picture:
             for i, mark in enumerate(marks):
                 kind = "faint" if mark == "g" else "travels"
                 fill(sheet, left + cell * i + 1, y, cell - 3, 30, kind)
+            # Backward ends with its last gradient.
             last = max(i for i, mark in enumerate(marks) if mark == "g")
             x = left + cell * (last + 1) - 0.5
             rule(sheet, f"M{x:.4g} {y - 4}v38", color="currentColor", thick=2.5)
@@ -157,6 +158,7 @@ def trace(output: str) -> Picture:
                 f"message {lines[place][1]}" if inside else f"message {place}",
             )
             fill(sheet, name + unit * start, y, unit * (stop - start), 28, "travels")
+            # Left of the bar, if there is room.
             x, side = name + unit * start - 8, "end"
             text = f"{hidden:g} of {stop - start:.1f} ms hidden"
             if 8 * len(text) > unit * start:
@@ -185,6 +187,7 @@ def compressed(output: str) -> Picture:
     kb = {line[1]: float(line[2]) for line in lines}
     loss = {line[1]: float(line[3].split()[-1]) for line in lines}
     least = min(kb.values())
+    # The two that send least differ in their feedback only.
     pair = [name for name in kb if kb[name] == least]
     title = claim(
         len(pair) == 2 and loss[pair[1]] > 2 * loss[pair[0]],
@@ -227,6 +230,7 @@ def seldom(output: str) -> Picture:
         f"a "
         "slightly higher loss",
     )
+    # The losses are close, so their axis begins at the best one.
     low, high = min(loss.values()), max(loss.values())
 
     def draw(width: int) -> Sheet:
@@ -276,6 +280,7 @@ def pieces(output: str) -> Picture:
             ("False", "one graph"),
             ("True", "cut by buckets: gradients leave at each arrow"),
         ):
+            # A piece is as wide as its share of the operations.
             unit = width / sum(sizes[name])
             sheet.words(0, y + 15, text, bold=True)
             x = 0.0
@@ -299,6 +304,7 @@ def crossed() -> Picture:
     def half(sheet: Sheet, x: float, width: float, forward: bool) -> None:
         name = "forward: all_gather" if forward else "backward: reduce_scatter"
         sheet.words(x, 16, name, bold=True)
+        # Forward has one box and then two, backward two and a wide one.
         box, high = (width - 44) / (3 if forward else 3.6), 40
         for rank in range(2):
             y = 48 + 74 * rank
@@ -342,3 +348,119 @@ def crossed() -> Picture:
         "and g1[1]. Rank 0 gets g0[0] + g1[0], rank 1 gets g0[1] + g1[1].",
         draw,
     )
+
+
+def bucket(given: str) -> Picture:
+    """Draw what two ranks put into a bucket of two parameters, of which one is missing.
+
+    Args:
+        given: how many numbers the two parameters have, such as ``6 2``.
+    """
+    first, second = map(int, given.split())
+    # (rank, its two gradients, counts, ranks): a gradient that is missing is zeros.
+    rows = (
+        ("rank 0 sends", 0, ("g0 / 2", "h0 / 2"), ("1", "1"), ("1", "0")),
+        ("rank 1 sends", 1, ("g1 / 2", "zeros"), ("1", "0"), ("0", "1")),
+        ("both get", None, ("the mean", "h0 / 2"), ("2", "1"), ("1", "1")),
+    )
+
+    def draw(width: int) -> Sheet:
+        inside = wide(Sheet(width, 0))
+        left, pitch = (110, 52) if inside else (0, 72)
+        unit = (width - left) / (first + second + 4.8)
+        sheet = Sheet(width, 26 + pitch * len(rows))
+        x, ends = float(left), []
+        names = (f"{first} numbers", f"{second}", "counts", "ranks")
+        for name, size in zip(names, (first, second, 2.4, 2.4), strict=True):
+            sheet.words(x + unit * size / 2, 15, name, "middle", bold=True)
+            ends.append((x, unit * size))
+            x += unit * size
+        for place, (name, rank, grads, counts, ranks) in enumerate(rows):
+            y = 26 + pitch * place + (0 if inside else 20)
+            sheet.words(0, y + 23 if inside else y - 5, name)
+            for (start, long_), text in zip(ends[:2], grads, strict=True):
+                # Stripes under a result say whose gradients are in it.
+                zeros = text == "zeros"
+                strong = 0.06 if zeros or rank is None else 0.3
+                box = (start + 2, y, long_ - 4, 36)
+                sheet.box(
+                    *box, text, rank=rank, strong=strong, bold=False, dashed=zeros
+                )
+                if rank is None:
+                    owners = (0, 1) if text == "the mean" else (0,)
+                    for i, owner in enumerate(owners):
+                        part = (long_ - 4) / len(owners)
+                        fill(
+                            sheet,
+                            start + 2 + part * i,
+                            y + 30,
+                            part,
+                            6,
+                            "strong",
+                            owner,
+                        )
+            for (start, long_), texts in zip(ends[2:], (counts, ranks), strict=True):
+                for i, text in enumerate(texts):
+                    box = (start + 2 + long_ / 2 * i, y, long_ / 2 - 4, 36)
+                    sheet.box(*box, text, strong=0.06)
+        return sheet
+
+    return plate(
+        "Zeros stand in for a missing gradient, and the tail counts who had one",
+        f"A bucket of {first} and {second} numbers and a tail. Rank 0 sends half of "
+        f"both "
+        "gradients, counts 1, 1 and ranks 1, 0. Rank 1 lacks the second gradient: it "
+        "sends "
+        "half of the first, zeros, counts 1, 0 and ranks 0, 1. Both get the mean of "
+        "the "
+        "first, half of rank 0's second, counts 2, 1 and ranks 1, 1.",
+        draw,
+    )
+
+
+def left_out(output: str) -> Picture:
+    """Draw the graphs of an operator whose result is used, and of one that is not."""
+    pattern = r"\] (operator(?:, result not used)?): ([\w ]+), backward: ([\w ]+)$"
+    lines = read(output, pattern, 2)
+    graphs = {line[1]: (line[2].split(), line[3].split()) for line in lines}
+    used, unused = (graphs[name] for name in ("operator", "operator, result not used"))
+    title = claim(
+        "all_gather" in used[0] and "all_gather" not in unused[0] + unused[1],
+        "If nobody uses its result, the compiled graph has no all_gather",
+    )
+
+    def draw(width: int) -> Sheet:
+        inside = wide(Sheet(width, 0))
+        sheet = Sheet(width, 0)
+        most = max(len(names) for both in graphs.values() for names in both)
+        left = 84
+        box = min(150, (width - left) / most)
+        for name, both in graphs.items():
+            text = (
+                "its result is used" if name == "operator" else "its result is not used"
+            )
+            sheet.words(0, sheet.height + 15, text, bold=True)
+            y = sheet.height + 26
+            for way, names in zip(("forward", "backward"), both, strict=True):
+                sheet.words(0, y + 22, way)
+                for i, what in enumerate(names):
+                    x = left + box * i
+                    # The collectives are what another rank may wait for.
+                    sends = what in ("all_gather", "reduce_scatter")
+                    short = what if inside else what.replace("_", "_ ").split()[0]
+                    place = (x, y, box - 14, 34)
+                    fill(sheet, *place, "travels" if sends else "faint")
+                    wide_ = 8.4 * len(short)
+                    middle = x + (box - 14) / 2
+                    if sends:
+                        sheet.blank(middle - wide_ / 2, y + 7, wide_, 21)
+                    sheet.words(middle, y + 22, short, "middle", bold=sends)
+                y += 42
+            sheet.height = y + 10
+        return sheet
+
+    said = "; ".join(
+        f"{name}: {' '.join(forward)}, backward: {' '.join(backward)}"
+        for name, (forward, backward) in graphs.items()
+    )
+    return plate(title, f"2 compiled graphs. {said}.", draw)

@@ -73,6 +73,7 @@ def lanes() -> Picture:
     def draw(width: int) -> Sheet:
         sheet, high = Sheet(width, 34 + 32 * LANES), 32
         cell, name = (42, 64) if wide(sheet) else (34, 56)
+        # Behind the three shards of a lane stand its readers.
         first = name + 3 * cell + (60 if wide(sheet) else 14)
         room = (width - first) / len(sizes)
         sheet.words(name, 18, "its shards")
@@ -155,6 +156,7 @@ def buffers() -> Picture:
         for place, (name, order) in enumerate(rows):
             y = 22 + 56 * place
             for kind, depth in enumerate(depths):
+                # Neighbours of one class are one box, or there would be hundreds.
                 path, start = "", None
                 for i, sample in enumerate([*order, -EACH]):
                     inside = sample // EACH == kind
@@ -200,6 +202,7 @@ def seeds(output: str) -> Picture:
         high = 56 if width > 400 else 76
         sheet = Sheet(width, 26 + high * len(lines))
         key(sheet, 0, [("plain", "drawn once"), ("wrong", "drawn before")])
+        # On a phone the cells stand in two rows.
         per_row = num if wide(sheet) else num // 2
         cell = width / per_row
         for place, line in enumerate(lines):
@@ -245,6 +248,7 @@ def resumed(output: str) -> Picture:
         for size, begin, end in parts:
             for rank in range(size):
                 sheet.words(0, y + 17, f"rank {rank}")
+                # Solid is what counts, dashed what was lost.
                 kept = (begin, saved[-1]) if begin == 0 else (begin, end)
                 x = name + scale * kept[0]
                 fill(sheet, x, y, scale * (kept[1] - kept[0]), BAR, "plain", rank)
@@ -301,6 +305,7 @@ def cuts(output: str) -> Picture:
             sheet.words(0, y + 16, f"cut inside {name}", bold=True)
             y += 26
             unit = min(width, 560) / 8
+            # Two samples of two files: header, contents, header, contents.
             at = 0.0
             end = unit * (4 + 1.6 if where == "file" else 4.5)
             for block in range(8):
@@ -401,6 +406,7 @@ def packed(given: str) -> Picture:
             sheet.words(x + 40 + cell * (i + 0.5), y + 22, name, "middle")
             for j in range(num):
                 place = (x + 40 + cell * j, y + 30 + cell * i, cell - 4, cell - 4)
+                # A token never looks ahead, and with the mask at no other sentence.
                 own = owner[i] == owner[j]
                 if j > i or (masked and not own):
                     fill(sheet, *place, "empty")
@@ -462,6 +468,7 @@ def weighed(given: str) -> Picture:
         x, base = left, 200.0
         room = width - left - (210 if wide(sheet) else 0)
         for number, (tokens, loss) in enumerate(parts):
+            # Areas are tokens times mean loss: the sums that a mean divides.
             size = room * tokens / total
             tall = high * loss / most
             fill(sheet, x, base - tall, size - 2, tall, ("strong", "plain")[number % 2])
@@ -517,6 +524,7 @@ def straggler(given: str) -> Picture:
     work = [float(text) for text in given.split()]
     most = max(work)
     busy = sum(work) / most / len(work)
+    # The step ends with its slowest rank, for which the others wait.
     rows = [
         Row(
             f"rank {rank}",

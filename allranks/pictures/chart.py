@@ -87,6 +87,7 @@ def fill(
     rank: int | None = None,
 ) -> None:
     """Draw a box of a kind: faint, plain, strong, waits, wrong, travels or empty."""
+    # Even a tiny share is drawn.
     width = max(width, 0.5)
     place = f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}"'
     color = MUTED if rank is None else RANK_COLORS[rank % len(RANK_COLORS)]
@@ -175,6 +176,7 @@ def bars(
     """
     inside = width > NARROW
     pitch = ROW if inside else ROW + LINE
+    # On a phone the names stand above their bars.
     left = names if inside else 0
     scale = (width - left - said) / most
     top = (26 if legend else 0) + (24 if mark else 0)
@@ -244,6 +246,7 @@ class Plot:
         self.right = x + (sheet.width if width is None else width) - right
         self.bottom = top + height
         sheet.words(x, top - 12, y_axis.name, size=FEW)
+        # Lines across are enough to read values off.
         for value, text in y_axis.ticks:
             y = self.at(0, value, 0)[1]
             rule(sheet, f"M{self.left:.4g} {y:.4g}H{self.right:.4g}", thick=0.5)

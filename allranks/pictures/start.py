@@ -31,6 +31,7 @@ def batch(given: str) -> Picture:
                 else (f"{rank}", f"{each}")
             )
             sheet.box(x, 108, unit - 4, 50, *texts, rank=rank, strong=0.3)
+            # Each rank's gradient goes into the mean.
             middle = x + unit / 2 - 2
             sheet.arrow(f"{middle:.4g},160 {middle:.4g},186", thick=2)
         sheet.box(0, 190, room - 4, high, strong=0.05)

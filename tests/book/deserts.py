@@ -4,9 +4,9 @@
 built book, in screens of 800 px at a width of 1280, with all folds closed.
 
 What counts: a drawing or an image of some size, an explorable, a listing with numbered
-callouts, a form of the clinic that answers, and in a notebook the form that hides a
-result until one has guessed it. What does not: tables, formulas, terminals, listings
-without callouts, quizzes, and whatever is folded.
+callouts, a form of the clinic that answers, and in a notebook an exercise, or the form
+that hides a result until one has guessed it. What does not: tables, formulas,
+terminals, listings without callouts, quizzes, and whatever is folded.
 """
 
 import sys
