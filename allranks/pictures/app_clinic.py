@@ -47,6 +47,60 @@ def missing(given: str) -> Picture:
     )
 
 
+def stacks(given: str) -> Picture:
+    """Draw what the stacks of all ranks may look like, and what that means.
+
+    Args:
+        given: the number of ranks.
+    """
+    num = int(given)
+    call, other, own = "all_reduce", "broadcast", "data.py"
+    cases = (
+        ("one rank is elsewhere", [call, own] + [call] * (num - 2), "it is missing"),
+        (
+            "different calls",
+            [call, other] + [call, other] * (num // 2 - 1),
+            "wrong order",
+        ),
+        ("the same send or recv", ["recv"] * num, "swap one side"),
+        ("the same call", [call] * num, "go on with 3"),
+    )
+
+    def draw(width: int) -> Sheet:
+        sheet = Sheet(width, 0)
+        inside = wide(sheet)
+        left, end = (176, 128) if inside else (0, 0)
+        cell = (width - left - end) / num
+        for rank in range(num):
+            x = left + cell * (rank + 0.5)
+            sheet.words(x, 15, f"rank {rank}", "middle", bold=True)
+        y = 26.0
+        for name, calls, advice in cases:
+            if inside:
+                sheet.words(0, y + 23, name)
+                sheet.words(width, y + 23, advice, "end", bold=True)
+            else:
+                sheet.words(0, y + 15, f"{name}: {advice}")
+                y += 22
+            for rank, what in enumerate(calls):
+                # Whoever is in a collective waits; the one elsewhere has its own hue.
+                place = (left + cell * rank + 2, y, cell - 4, 36)
+                fill(sheet, *place, "plain" if what == own else "waits", rank)
+                sheet.words(place[0] + place[2] / 2, y + 23, what, "middle")
+            y += 44
+        sheet.height = y - 6
+        return sheet
+
+    said = "; ".join(
+        f"{name} ({', '.join(calls)}): {advice}" for name, calls, advice in cases
+    )
+    return plate(
+        "Compare the stacks of all ranks: four patterns, four answers",
+        f"What {num} ranks are in. {said}.",
+        draw,
+    )
+
+
 def behind(said: str) -> Picture:
     """Draw the numbers of the collectives that each rank has called last.
 
@@ -79,7 +133,13 @@ def behind(said: str) -> Picture:
                 open_ = called and first + 1 + i > low
                 kind = "waits" if open_ else "plain" if called else "empty"
                 fill(sheet, *box, kind, rank)
-                text = f"{first + 1 + i}" if called else "not called"
+                text = (
+                    f"{first + 1 + i}"
+                    if called
+                    else "not called"
+                    if wide(sheet)
+                    else "never"
+                )
                 text = f"{text}: waits" if open_ and wide(sheet) else text
                 sheet.words(box[0] + cell / 2, y + 19, text, "middle")
         return sheet

@@ -25,9 +25,9 @@ def memory(output: str) -> Picture:
     total = sum(size for _, size, _ in kinds)
     title = claim(
         kinds[0][1] == max(size for _, size, _ in kinds),
-        f"Most of the GPU's memory is for the {kinds[0][0]}: {kinds[0][2]}",
+        f"The {kinds[0][0]} takes the largest part of the memory: {kinds[0][2]}",
     )
-    depths = ("strong", "plain", "faint")
+    depths = ("plain", "faint")
 
     def draw(width: int) -> Sheet:
         inside = wide(Sheet(width, 0))
@@ -35,7 +35,7 @@ def memory(output: str) -> Picture:
         x = 0.0
         for i, (_, size, _) in enumerate(kinds):
             long_ = width * size / total
-            fill(sheet, x, 0, long_ - 2, 40, depths[i % 3], 0)
+            fill(sheet, x, 0, long_ - 2, 40, depths[i % 2], 0)
             if long_ > 24:
                 sheet.words(x + long_ / 2, 25, f"{i + 1}", "middle", bold=True)
             x += long_
@@ -91,18 +91,18 @@ def places(output: str) -> Picture:
     )
 
     def draw(width: int) -> Sheet:
-        sheet = Sheet(width, 112)
+        sheet = Sheet(width, 122)
         room = width / len(hosts)
         for place, host in enumerate(hosts):
             x = room * place
-            sheet.frame(x + 2, 0, room - 12, 112)
+            sheet.frame(x + 2, 0, room - 12, 122)
             sheet.words(x + 14, 22, host, bold=True)
             # A machine has a frame, and in it a box for each of its ranks.
             mine = [line for line in lines if line[2] == host]
             cell = (room - 36) / len(mine)
             for i, line in enumerate(mine):
-                texts = (f"rank {line[1]}, local rank {line[3]}", line[4])
-                box = (x + 14 + cell * i, 36, cell - 4, 62)
+                texts = (f"rank {line[1]}", f"local rank {line[3]}", line[4])
+                box = (x + 14 + cell * i, 36, cell - 4, 72)
                 sheet.box(*box, *texts, rank=int(line[1]), strong=0.3)
         return sheet
 

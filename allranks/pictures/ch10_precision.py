@@ -212,7 +212,7 @@ def offs(output: str) -> Picture:
 
     def draw(width: int) -> Sheet:
         inside = wide(Sheet(width, 0))
-        left, pitch = (230, 28) if inside else (0, 44)
+        left, pitch = (230, 28) if inside else (0, 48)
         sheet = Sheet(width, 34 + pitch * len(off) + 22)
         right = width - 64
 
@@ -287,13 +287,16 @@ def rates(output: str) -> Picture:
             plot.line(points, "", dash, thick, color)
         for b, s in found[kind]["best rate"]:
             px, py = plot.at(b, s)
-            sheet.words(px, py + 20, f"{s:.0f}", "middle", size=FEW)
+            first = b == batches[0]  # beside the axis there is no room
+            place = (px + 9, py - 4) if first else (px, py + 20)
+            side = "start" if first else "middle"
+            sheet.words(*place, f"{s:.0f}", side, size=FEW)
         for number, way in enumerate(ways[1:]):
             lost = [b for b, s in found[kind][way] if s is None]
             if lost:
-                y = plot.top + 14 + 24 * number
+                y = plot.bottom - 10 - 26 * number
                 text = f"{way} fails at {', '.join(map(str, lost))}"
-                sheet.wrong(plot.right, y, text, "end")
+                sheet.wrong(plot.left + 6, y, text)
 
     def draw(width: int) -> Sheet:
         sheet = Sheet(width, 0)

@@ -40,7 +40,8 @@ def gpus(output: str) -> Picture:
         half = (width - left) / 2
         sheet = Sheet(width, 30 + pitch * len(rows))
         sheet.words(left, 14, "memory taken", bold=True)
-        sheet.words(left + half + 10, 14, "time with a kernel", bold=True)
+        name = "time with a kernel" if inside else "busy"
+        sheet.words(left + half + 10, 14, name, bold=True)
         for place, (gpu, used, busy, _) in enumerate(rows):
             y = 26 + pitch * place
             sheet.words(0, y + 17, f"GPU {gpu}", bold=True)
@@ -103,8 +104,8 @@ def topology(output: str) -> Picture:
                 if gpu == other:
                     continue
                 # The nearer, the darker.
-                kind = "strong" if pair == best else "plain"
-                kind = "faint" if links[pair] == "SYS" else kind
+                kind = "plain" if pair == best else "faint"
+                kind = "empty" if links[pair] == "SYS" else kind
                 fill(sheet, *place, kind)
                 x, y = place[0] + place[2] / 2, place[1] + 23
                 sheet.words(x, y, links[pair], "middle", bold=pair == best)
@@ -217,7 +218,10 @@ def wheels(table: str) -> Picture:
         name = 118
         cell = min(150, (width - name) / (len(head) - 1))
         for i, text in enumerate(head[1:]):
+            text = text if wide(sheet) else text.removeprefix("CUDA ")
             sheet.words(name + cell * (i + 0.5), 16, text, "middle", bold=True)
+        if not wide(sheet):
+            sheet.words(0, 16, "driver / CUDA")
         for place, (row, good) in enumerate(zip(rows, marks, strict=True)):
             y = 28 + 40 * place
             sheet.words(0, y + 23, row[0], bold=True)

@@ -1,4 +1,4 @@
-"""Pictures of chapter 2: who gets how much, which routes it takes, what threads cost."""
+"""Pictures of chapter 2: who gets how much, which routes it takes, threads."""
 
 from collections.abc import Mapping
 

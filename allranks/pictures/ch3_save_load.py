@@ -146,7 +146,7 @@ def writes(given: str) -> Picture:
             sheet.words(0, y + 19, f"rank {rank}")
             for begin, long_, text in parts if rank == 0 else ():
                 place = (name + unit * begin, y, unit * long_ - 2, 28)
-                strong = 0.5 if text == "renames" else 0.3
+                strong = 0.36 if text == "renames" else 0.2
                 sheet.box(*place, text, rank=0, strong=strong, bold=False)
             if rank:
                 fill(sheet, name, y, unit * barrier - 4, 28, "waits")
@@ -294,7 +294,7 @@ def landing(given: str) -> Picture:
             sheet.arrow(f"{start} {to + cell / 2 - 1:.4g},{y - 4}", thick=1.5)
             at = high - 26 * (1 if mapped else rank + 1) - 4
             place = (to + 6, y + at, cell - 14, 22)
-            sheet.box(*place, "copy", rank=rank, strong=0.5, bold=False)
+            sheet.box(*place, "copy", rank=rank, strong=0.36, bold=False)
 
     def draw(width: int) -> Sheet:
         sheet = Sheet(width, 0)

@@ -32,7 +32,8 @@ def meeting(given: str) -> Picture:
                 sheet.arrow(f"{start} {end:.4g},162", both=True, thick=2)
         box = min(width, 420)
         left = (width - box) / 2
-        sheet.box(left, 166, box, 78, "the store, at MASTER_ADDR:MASTER_PORT",
+        sheet.box(left, 166, box, 78, "the store, at",
+            "MASTER_ADDR:MASTER_PORT",
                   "“I am rank 2 of 4: reach me at …”", strong=0.1)  # fmt: skip
         y = 268
         for text in (

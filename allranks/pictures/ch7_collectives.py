@@ -72,10 +72,12 @@ def message(given: str) -> Picture:
             dot(sheet, px, py)
             text = amount(alpha + size / rate, "s")
             last = size == SIZES[-1]
-            side = ("end", px - 10) if last else ("start", px + 7)
+            first = size == SIZES[0]
+            side = ("start", px + 7) if first else ("end", px - 4 - 6 * last)
             sheet.words(side[1], py - 10, text, side[0], bold=True)
-        sheet.words(plot.left + 8, plot.top + 20, "you pay for messages", bold=True)
-        words = "for bytes" if not wide(sheet) else "you pay for bytes"
+        you = "you pay " if wide(sheet) else ""
+        sheet.words(plot.left + 8, plot.top + 20, f"{you}for messages", bold=True)
+        words = f"{you}for bytes"
         sheet.words(x + 8, plot.bottom - 12, words, bold=True)
         sheet.words(x, plot.top - 8, amount(bend, "B"), "middle")
         return sheet
@@ -278,7 +280,7 @@ def tree(given: str) -> Picture:
                 # At the top only rank 0 has the sum.
                 if step == len(up):
                     whole, here = rank == 0, rank == 0
-                kind = {"rank": rank, "strong": 0.55 if whole else 0.25 if here else 0}
+                kind = {"rank": rank, "strong": 0.36 if whole else 0.16 if here else 0}
                 text = f"rank {rank}" if inside else f"{rank}"
                 place = (x - box / 2, y + 2, box, 28)
                 sheet.box(*place, text, dashed=not here, bold=whole, **kind)

@@ -91,7 +91,7 @@ def versions(data: Mapping, names: Mapping[str, str], title: str) -> Picture:
         Row(name, [(1, "plain"), (ratio - 1, "waits")], f"{ratio:.2f}")
         for name, ratio in ratios.items()
     ]
-    legend = [("plain", "forward and backward"), ("waits", "waits for messages")]
+    legend = [("plain", "computes"), ("waits", "waits for messages")]
     alt = "Times of a step, if one without messages takes 1: " + "; ".join(
         f"{name} {ratio:.2f}" for name, ratio in ratios.items()
     )
@@ -169,7 +169,8 @@ def trace(output: str) -> Picture:
                 sheet.words(x, y + 19, text, side)
         bottom = 46 + 36 * len(spans)
         sheet.words(line, bottom + 20, "backward ends", "middle")
-        sheet.words(width, bottom + 20, f"{end:g} ms", "end", bold=True)
+        if inside:
+            sheet.words(width, bottom + 20, f"{end:g} ms", "end", bold=True)
         sheet.height = bottom + 28
         return sheet
 
@@ -278,7 +279,7 @@ def pieces(output: str) -> Picture:
         sheet, y = Sheet(width, 0), 0
         for name, text in (
             ("False", "one graph"),
-            ("True", "cut by buckets: gradients leave at each arrow"),
+            ("True", "cut by DDP's buckets; ↓ gradients leave"),
         ):
             # A piece is as wide as its share of the operations.
             unit = width / sum(sizes[name])
@@ -431,9 +432,9 @@ def left_out(output: str) -> Picture:
 
     def draw(width: int) -> Sheet:
         inside = wide(Sheet(width, 0))
-        sheet = Sheet(width, 0)
+        sheet, high = Sheet(width, 0), 34 if inside else 44
         most = max(len(names) for both in graphs.values() for names in both)
-        left = 84
+        left = 78
         box = min(150, (width - left) / most)
         for name, both in graphs.items():
             text = (
@@ -442,20 +443,23 @@ def left_out(output: str) -> Picture:
             sheet.words(0, sheet.height + 15, text, bold=True)
             y = sheet.height + 26
             for way, names in zip(("forward", "backward"), both, strict=True):
-                sheet.words(0, y + 22, way)
+                sheet.words(0, y + high / 2 + 5, way)
                 for i, what in enumerate(names):
                     x = left + box * i
                     # The collectives are what another rank may wait for.
                     sends = what in ("all_gather", "reduce_scatter")
-                    short = what if inside else what.replace("_", "_ ").split()[0]
-                    place = (x, y, box - 14, 34)
+                    place = (x, y, box - 8, high)
                     fill(sheet, *place, "travels" if sends else "faint")
-                    wide_ = 8.4 * len(short)
-                    middle = x + (box - 14) / 2
-                    if sends:
-                        sheet.blank(middle - wide_ / 2, y + 7, wide_, 21)
-                    sheet.words(middle, y + 22, short, "middle", bold=sends)
-                y += 42
+                    middle = x + (box - 8) / 2
+                    names_ = [what] if inside else what.replace("_", "_ ").split()
+                    at = y + high / 2 + 5 - 8 * (len(names_) - 1)
+                    for part in names_:
+                        if sends:
+                            wide_ = 8.4 * len(part)
+                            sheet.blank(middle - wide_ / 2, at - 14, wide_, 19)
+                        sheet.words(middle, at, part, "middle", bold=sends)
+                        at += 16
+                y += high + 8
             sheet.height = y + 10
         return sheet
 

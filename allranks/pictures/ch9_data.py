@@ -139,7 +139,7 @@ def buffers() -> Picture:
     num = CLASSES * EACH
     rows = [("in the file", list(range(num)))]
     rows += [(f"buffer of {size}", shuffled(num, size)) for size in BUFFERS]
-    rows += [(f"buffer of {num}, all of it", shuffled(num, num))]
+    rows += [(f"buffer of {num}", shuffled(num, num))]
     runs = [mixed(order) for _, order in rows]
     title = claim(
         runs[1] > EACH / 2 > 20 > runs[-1],
@@ -172,7 +172,8 @@ def buffers() -> Picture:
             style = f"fill:none;stroke:{MUTED}"
             sheet.parts.append(f'<rect {frame} style="{style}"/>')
             sheet.words(0, y + high + 17, name, bold=True)
-            said = f"longest run of one class: {runs[place]}"
+            of = " of one class" if wide(sheet) else ""
+            said = f"longest run{of}: {runs[place]}"
             sheet.words(width, y + high + 17, said, "end")
         return sheet
 
@@ -208,7 +209,7 @@ def seeds(output: str) -> Picture:
         for place, line in enumerate(lines):
             y, different = 26 + high * place, int(line[2])
             word = "the same" if line[4] else "others"
-            said = f"without workers: {word}"
+            said = f"{'without' if wide(sheet) else 'no'} workers: {word}"
             sheet.words(0, y + 15, line[1], bold=True)
             sheet.words(width, y + 15, said, "end")
             for i in range(num):
@@ -268,10 +269,11 @@ def resumed(output: str) -> Picture:
             side = {0: "start", last: "end"}.get(step, "middle")
             sheet.words(x, y + 20, f"{step}", side)
         sheet.words(0, y + 20, "step")
-        sheet.words(x, y + 42, f"{whole:,} windows learned, each once", "end")
+        down = 42 if wide(sheet) else 62
+        sheet.words(x, y + down, f"{whole:,} windows learned, each once", "end")
         x = name + scale * saved[-1]
         sheet.words(x, y + 20 + LINE, "saved", "middle", bold=True)
-        sheet.height = y + 50
+        sheet.height = y + down + 8
         return sheet
 
     alt = (

@@ -181,24 +181,29 @@ def bars(
     scale = (width - left - said) / most
     top = (26 if legend else 0) + (24 if mark else 0)
     sheet = Sheet(width, top + pitch * len(rows))
+    if mark:
+        value, name = mark
+        x = left + value * scale
+        rule(sheet, f"M{x:.4g} {top - 4}V{sheet.height:.4g}", "5 4", "currentColor")
+        side = "middle" if x > long(name) / 2 else "start"
+        sheet.words(x if side == "middle" else 0, top - 10, name, side)
     key(sheet, left if inside and not narrow_key(legend, width - left) else 0, legend)
     for number, row in enumerate(rows):
         y = top + pitch * number + (0 if inside else LINE)
         if inside:
             sheet.words(left - 12, y + 17, row.name, "end")
         else:
+            if mark:  # the line would cross the name
+                sheet.blank(0, y - 18, long(row.name), 17)
             sheet.words(0, y - 5, row.name)
         x = left
         for value, kind in row.parts:
             if value > 0:
                 fill(sheet, x, y, value * scale, BAR, kind, row.rank)
             x += value * scale
+        if mark:  # the line would cross what is said
+            sheet.blank(x + 4, y + 1, long(row.said) + 8, BAR - 2)
         sheet.words(x + 8, y + 17, row.said, bold=True)
-    if mark:
-        value, name = mark
-        x = left + value * scale
-        rule(sheet, f"M{x:.4g} {top - 4}V{sheet.height:.4g}", "5 4", "currentColor")
-        sheet.words(x, top - 10, name, "middle")
     return sheet
 
 
