@@ -40,7 +40,7 @@ def workers(output: str) -> Picture:
     )
     most = max(float(line[3]) for line in lines)
     alt = "Bars of a step's length: " + "; ".join(f"{r.name}: {r.said}" for r in rows)
-    legend = [("plain", "the model computes"), ("waits", "it waits for a batch")]
+    legend = [("plain", "the model computes"), ("waits", "waits for a batch")]
     return plate(
         title, alt, lambda width: bars(width, rows, most, 150, 170, legend=legend)
     )
@@ -328,7 +328,9 @@ def cuts(output: str) -> Picture:
                 if wrong:
                     sheet.wrong(110, y + 52, f"{words} samples, no error")
                 else:
-                    sheet.words(114, y + 52, words)
+                    if not wide(sheet):  # too long to stand beside its name
+                        y += LINE
+                    sheet.words(114 if wide(sheet) else 14, y + 52, words)
             y += 74
         y += 4
         fill(sheet, 0, y, 20, 14, "strong")

@@ -195,7 +195,7 @@ def bars(
         else:
             if mark:  # the line would cross the name
                 sheet.blank(0, y - 18, long(row.name), 17)
-            sheet.words(0, y - 5, row.name)
+            sheet.words(2, y - 5, row.name)
         x = left
         for value, kind in row.parts:
             if value > 0:

@@ -297,7 +297,7 @@ def test_callouts_number_lines_and_explain_them(build):
     assert not warnings
     lines = re.findall(r'class="callout" data-number="(\d)">(.*)', html)
     texts = [(number, unescape(re.sub(r"<.*?>", "", line))) for number, line in lines]
-    assert texts == [("1", "    x = one()"), ("2", "    return x < 2")]
+    assert texts == [("1", "x = one()"), ("2", "return x < 2")]
     assert "return 1" not in html and "asks." in html
 
 

@@ -6,6 +6,7 @@ is a file with ``:pyobject:``, or with ``:glue:`` what a notebook glued as text.
 listing that no longer has what an item names fails the build.
 """
 
+import re
 from html import escape
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from book._ext.runs.picture import glued
 
+INDENT = re.compile(r'(?:<span class="w">)?\s*(?:</span>)?')
 MARK = '<span class="callout" data-number="{}">{}</span>'
 
 
@@ -66,7 +68,9 @@ def code(text: str, places: list[tuple[int, int, int]]) -> str:
     html = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
     lines = html.splitlines()
     for number, (line, *_) in enumerate(places, 1):
-        lines[line] = MARK.format(number, lines[line])
+        indent = INDENT.match(lines[line])[0]
+        rest = lines[line].removeprefix(indent)
+        lines[line] = indent + MARK.format(number, rest)
     return "\n".join(lines)
 
 
