@@ -84,7 +84,7 @@ def when(output: str) -> Picture:
     return plate(title, alt, draw)
 
 
-def versions(data: Mapping, names: Mapping[str, str], title: str) -> Picture:
+def _versions(data: Mapping, names: Mapping[str, str], title: str) -> Picture:
     """Draw the time of a step of several versions; what exceeds 1 is waiting."""
     ratios = {name: data[key_]["ratio"] for key_, name in names.items()}
     rows = [
@@ -108,7 +108,7 @@ def saved(data: Mapping) -> Picture:
         min(ratio, key=ratio.get) == "buckets" and ratio["from_hook"] < ratio["flat"],
         "Buckets sent from hooks hide most of the waiting",
     )
-    return versions(data, VERSIONS, title)
+    return _versions(data, VERSIONS, title)
 
 
 def late(data: Mapping) -> Picture:
@@ -118,7 +118,7 @@ def late(data: Mapping) -> Picture:
         ratio["buckets_late"] > data["flat"]["ratio"] > ratio["by_hand"],
         "A wrong guess of the order hides nothing",
     )
-    return versions(data, LATE, title)
+    return _versions(data, LATE, title)
 
 
 def trace(output: str) -> Picture:
