@@ -242,16 +242,16 @@ def test_a_number_in_the_sentence_is_dragged(explore):
 
 
 def test_a_part_of_the_drawing_is_dragged(explore):
-    """A bucket's edge sets bucket_cap_mb; the focus stays on it while it moves."""
+    """A handle sets bucket_cap_mb; the focus stays on it while it moves."""
     x = explore("book/ch5_ddp", "buckets")
-    edge = x.box.get_by_role("slider", name="bucket_cap_mb, the edge of a bucket")
-    edge.focus()
+    handle = x.box.get_by_role("slider", name="bucket_cap_mb, the handle")
+    handle.focus()
     x.page.keyboard.press("ArrowLeft")
-    low = int(edge.get_attribute("aria-valuenow"))
+    low = int(handle.get_attribute("aria-valuenow"))
     x.page.keyboard.press("ArrowLeft")  # it is another element now, and has the focus
-    assert low < 25 and int(edge.get_attribute("aria-valuenow")) < low
-    x.drag(edge, 60)
-    assert int(edge.get_attribute("aria-valuenow")) > 25
+    assert low < 25 and int(handle.get_attribute("aria-valuenow")) < low
+    x.drag(handle, 60)
+    assert int(handle.get_attribute("aria-valuenow")) > 25
     assert not x.error
 
 
