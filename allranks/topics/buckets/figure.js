@@ -278,7 +278,7 @@ function choosing({ state, facts, set, width, narrow }) {
   return [
     h("svg:text", { x: EDGE, y: CURVE_TOP - 10, ...left },
       h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${size}`), h("svg:tspan.x-answer", {}, `: ${words} exposed`)),
-    text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-open" }),
+    text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-guess" }),
     h("svg:g", { class: "x-answer" },
       path(`M${line}V${floor}H${EDGE}Z`, "x-wait"),
       y(last) < floor - 18 && text(width - EDGE - 5, y(last) + 15, (narrow ? "" : "one bucket: ") + amount(last, "s"), right),
@@ -311,7 +311,7 @@ function stepPicture(view) {
   return picture(width, TRACK + 28, `Modelled step: ${facts.summary}`,
     text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
     computing(facts, x),
-    h("svg:g", { class: "x-open" },
+    h("svg:g", { class: "x-guess" },
       facts.layers.map(([, bytes, a, b], i) => bytes > 0
         && path(`M${x(a)} ${top}v30h${Math.max(1, x(b) - x(a))}v-30z`, "x-fall", shade(i % 2 ? 12 : 26))),
       hatched(x(0), SENDS, x(facts.sending) - x(0), LANE, PALE, { rx: 0 }),
