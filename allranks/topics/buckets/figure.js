@@ -249,7 +249,7 @@ function waiting({ buckets, exposed, total, sending }, x, width) {
   const bare = `exposed: ${amount(exposed, "s")}`, from = Math.min(computed + 5, width - EDGE - wide(bare));
   const words = ["all_reduce hidden behind backward: ", "hidden: "].map((one) => one + amount(hidden, "s"));
   const until = exposed > TINY ? Math.min(computed, from) - 6 : computed, short = words.find((one) => wide(one) < until - EDGE);
-  const line = (a, b, stroke) => path(`M${a} ${y}H${b}`, "", { stroke, "stroke-width": 3 });
+  const line = (a, b, stroke) => path(`M${a} ${y}H${b}`, "", { style: `stroke: ${stroke}; stroke-width: 3px` });
   return [
     hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, right)],
     exposed > TINY && [line(computed, x(total), "var(--x-red)"), text(from, y + 15, bare, left),
@@ -282,7 +282,7 @@ function choosing({ state, facts, set, width, narrow }) {
     h("svg:g", { class: "x-answer" },
       path(`M${line}V${floor}H${EDGE}Z`, "x-wait"),
       y(last) < floor - 18 && text(width - EDGE - 5, y(last) + 15, (narrow ? "" : "one bucket: ") + amount(last, "s"), right),
-      path(`M${at} ${y(facts.exposed)}V${TRACK}`, "", { stroke: "var(--x-ink)" }),
+      path(`M${at} ${y(facts.exposed)}V${TRACK}`, "", { style: "stroke: var(--x-ink)" }),
       h("svg:circle", { cx: at, cy: y(facts.exposed), r: 4, class: "x-tip", "data-id": "chosen" })),
     path(`M${EDGE} ${TRACK}h${across}`, "x-frame"),
     [1, 5, 25, 100].map((mib) => text(x(mib), TRACK + 22, mib, mib > 1 ? small : left)),

@@ -243,7 +243,7 @@ function legend(width, top) {
     return [rect(start + 1, y, 18, 16, { class: "x-box", rx: 0, style: `--hue: var(--x-soft); --deep: ${DEEP[kind]}%` }),
       text(start + 10, y + 12, LETTERS[kind], small), text(start + 23, y + 12, name, left)];
   });
-  return { parts, bottom: y + 18 };
+  return { parts, bottom: y + 24 };
 }
 
 function draw(view) {
