@@ -79,7 +79,7 @@ def what_a_finger_touches_is_large_enough(x) -> None:
 def nothing_moves_while_a_reader_changes_it(x) -> None:
     """Check that the drawing keeps its height: what a finger is on stays there."""
     first, before, changes = layout(x), x.box.inner_html(), 0
-    sliders = x.box.locator("input.x-slider:visible, .x-step:visible input")
+    sliders = x.box.locator("input.x-slider:visible, .x-step input:visible")
     for number in range(sliders.count()):
         for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
             slider = sliders.nth(number)  # one step less may leave a single one
