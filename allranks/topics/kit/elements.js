@@ -108,8 +108,10 @@ export function amount(value, unit) {
 }
 
 // Return the smallest of 1, 2, 5, 10, 20, ... that is not below a value: an axis that ends
-// there changes in steps, so a small change of the value is seen as one.
-export function nice(value) {
+// there changes in steps, so a small change of the value is seen as one. FINE steps leave
+// less of the width empty.
+export const FINE = [1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10];
+export function nice(value, steps = [1, 2, 5, 10]) {
   const power = 10 ** Math.floor(Math.log10(value || 1));
-  return [1, 2, 5, 10].find((step) => step * power >= value * (1 - 1e-9)) * power;
+  return steps.find((step) => step * power >= value * (1 - 1e-9)) * power;
 }
