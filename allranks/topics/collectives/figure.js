@@ -123,14 +123,15 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
   const sizes = sizesOf(numbers, size).map((n) => 4 * n);
   const held = steps.slice(0, step).reduce(apply, before(collective, size));
   const fresh = new Set(step ? steps[step - 1].map((t) => `${t[1]} ${t[2]}`) : []);
+  const waits = [];
   let mine;
   const compare = Object.keys(FORMULAS[collective]).map((way) => {
     const plan = messages(schedule(collective, way, size), sizes);
     const links = range(size).map(() => range(size).map(() => 0));
     for (const [source, target, , , bytes] of plan.flat()) links[source][target] += bytes;
-    const time = sum(plan.map((one) => alpha + longest(one) / bandwidth));
-    const waits = sum(plan.map((one) => waiting(one, size).length * (alpha + longest(one) / bandwidth)));
-    const row = [way, plan.length, Math.max(...links.map(sum)), time, time && waits / (size * time)];
+    const each = plan.map((one) => alpha + longest(one) / bandwidth), time = sum(each);
+    waits.push(time && sum(plan.map((one, i) => waiting(one, size).length * each[i])) / (size * time));
+    const row = [way, plan.length, Math.max(...links.map(sum)), time];
     if (way === algorithm) mine = { plan, links, row };
     return row;
   });
@@ -147,7 +148,7 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
     num_steps: steps.length,
     held: held.map((one, rank) => sorted(one.keys())
       .map((chunk) => [chunk, one.get(chunk), fresh.has(`${rank} ${chunk}`)])),
-    messages: now, waiting: idle, chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
+    messages: now, waiting: idle, waits, chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
     formula: FORMULAS[collective][algorithm], compare,
     fastest: fastest(collective, size, alpha, bandwidth), summary,
   };
@@ -179,24 +180,21 @@ const fields = [
 
 const ROWS = 250, LANES = 104, LEGEND = 18; // px: what ranks hold; the race below it
 const tint = (hue, deep) => `color-mix(in srgb, ${hue} ${deep}%, var(--x-ground))`;
-const START = { "text-anchor": "start" };
+const RED = tint("var(--x-red)", 60), SMALL = { class: "x-small" };
+const note = (x, y, words, look = "") => text(x, y, words, { "text-anchor": "start", class: `x-small ${look}` });
+const fill = (d, paint) => d && h("svg:path", { d, style: `fill: ${paint}` });
 let flown = ""; // the step that was drawn last: a chunk flies once
 
 // Draw the way of a chunk from cell to cell; it passes behind the cells between them.
-function road([x, y], [toX, toY], high, hue, paint, wide) {
-  const dx = toX - x, dy = toY - y, far = Math.hypot(dx, dy), edge = (high / 2 + 1) / Math.abs(dy);
-  const tip = Math.min(9, far * (1 - 2 * edge)), half = wide / 2 + 2.5;
-  const at = (share) => [x + dx * share, y + dy * share], neck = at(1 - edge - tip / far);
-  const side = (by) => [neck[0] - dy / far * by, neck[1] + dx / far * by];
-  return [
-    h("svg:path", { d: `M${at(edge)}L${neck}`, style: `fill: none; stroke: ${paint}; stroke-width: ${wide}` }),
-    h("svg:path", { d: `M${at(1 - edge)}L${side(half)}L${side(-half)}z`, style: `fill: ${hue}` }),
-  ];
+function road(x, from, to, high, hue, paint, wide) {
+  const down = Math.sign(to - from), start = from + down * high / 2, end = to - down * (high / 2 + 1);
+  const neck = end - down * Math.min(9, Math.abs(end - start)), half = wide / 2;
+  return [fill(`M${x - half} ${start}V${neck}h${wide}V${start}z`, paint), fill(`M${x} ${end}L${x - half - 3} ${neck}h${wide + 6}z`, hue)];
 }
 
 // Draw a chunk that a rank holds. If it has just come `from` another rank, it flies in
 // from there: a copy as a whole, a sum as the stripes that are new in it.
-function box([x, y, width, height], id, who, words, from, looks) {
+function box([x, y, width, height], id, [, who, fresh], words, from, size) {
   const many = who.length > 1, foot = height < 30 ? 3 : 5;
   const band = (width - 4) / who.length; // a sum shows the hues of all its ranks
   const start = from && from.op !== "reduce" ? from.id : id;
@@ -206,39 +204,25 @@ function box([x, y, width, height], id, who, words, from, looks) {
   };
   return [
     rect(x, y, width, height, { class: many ? "x-frame" : "x-box", "data-id": id, "data-from": start,
-      style: `--hue: ${rankColor(who[0])}; fill: ${many ? "var(--x-ground)" : tint("var(--hue)", 22)}; ${looks.frame}` }),
+      style: `--hue: ${rankColor(who[0])}; fill: ${many ? "var(--x-ground)" : tint("var(--hue)", 22)}${fresh ? "; stroke: var(--x-ink); stroke-width: 2" : ""}` }),
     many && who.map((rank, i) => h("svg:rect", { x: x + 2 + i * band, y: y + height - foot - 2, width: band, height: foot,
       style: `fill: ${rankColor(rank)}`, "data-id": `band ${id} ${rank}`, "data-from": origin(rank) })),
-    text(x + width / 2, y + height / 2 + (many ? 2.5 : 5), words, { class: looks.done ? "x-strong" : "",
-      style: `font-size: ${looks.size}px`, "data-id": `word ${id} ${words}`, "data-from": `word ${start} ${words}` }),
+    text(x + width / 2, y + height / 2 + (many ? 2.5 : 5), words, { class: who.length === size ? "x-strong" : "",
+      style: `font-size: ${height < 30 || width < 60 ? 12 : 15}px`, "data-id": `word ${id} ${words}`, "data-from": `word ${start} ${words}` }),
   ];
 }
 
-// In all_to_all each rank has W places, and what arrives takes the places of what left.
-function places(steps, size) {
-  return steps.reduce((old, step) => {
-    const next = old.map((mine) => new Map(mine)), free = old.map(() => []);
-    for (const [source, , chunk] of step) {
-      free[source].push(old[source].get(chunk));
-      next[source].delete(chunk);
-    }
-    const order = free.map(sorted);
-    for (const [, target, chunk] of step) next[target].set(chunk, order[target].shift());
-    return next;
-  }, range(size).map((rank) => new Map(range(size).map((i) => [rank * size + i, i]))));
-}
-
 // Draw what each rank (a row) holds of each chunk (a column), and the step that led there.
+// In all_to_all, a column has the pieces whose way is equally far.
 function holdings({ state, facts, narrow, width }, left, hatches) {
   const { collective, algorithm, world_size: size, step } = state, cross = collective === "all_to_all";
   const steps = schedule(collective, algorithm, size), now = step ? steps[step - 1] : [];
   const earlier = steps.slice(0, Math.max(0, step - 1)), last = earlier.reduce(apply, before(collective, size));
   const pitch = (ROWS - 22) / size, high = Math.min(46, pitch - Math.max(8, Math.min(20, pitch / 3)));
   const across = (width - left) / size, wide = across - (size > 5 || narrow ? 4 : 12);
-  const spots = cross && [places(earlier, size), places(steps.slice(0, step), size)];
   const y = (rank) => 22 + (rank + 0.5) * pitch, x = (i) => left + i * across + wide / 2;
-  const at = (rank, chunk, done) => [x(cross ? spots[done][rank].get(chunk) : chunk), y(rank)];
-  const cell = ([x, y]) => [x - wide / 2, y - high / 2, wide, high];
+  const column = (chunk) => cross ? (size + chunk % size - Math.floor(chunk / size)) % size : chunk;
+  const cell = (rank, i) => [x(i) - wide / 2, y(rank) - high / 2, wide, high];
   const digits = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
   const words = (one) => 7.3 * digits(one).length < wide - 4 || cross ? digits(one)
@@ -249,39 +233,32 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
   flown = key;
   const arrived = new Map(still ? [] : now.map(([source, target, chunk, op]) => [`${target} ${chunk}`,
     { id: `${source} ${chunk}`, op, who: last[source].get(chunk), had: last[target].get(chunk) }]));
-  const boxes = facts.held.flatMap((row, rank) => row.map((one) => {
-    const [chunk, who, fresh] = one, id = `${rank} ${chunk}`;
-    return [fresh, box(cell(at(rank, chunk, 1)), id, who, words(one), arrived.get(id),
-      { frame: fresh ? "stroke: var(--x-ink); stroke-width: 2" : "", size: high < 30 || wide < 60 ? 12 : 15, done: who.length === size })];
-  }));
+  const boxes = facts.held.flatMap((row, rank) => row.map((one) => [one[2], box(cell(rank, column(one[0])),
+    `${rank} ${one[0]}`, one, words(one), arrived.get(`${rank} ${one[0]}`), size)]));
   return h("svg:g", { role: "img", "aria-label": label },
-    step && text(0, 13, narrow ? facts.messages[0][3] : `step ${step}: ${facts.messages[0][3]}`, { ...START, class: "x-small" }),
-    cross ? text(left, 13, "the piece from→to", { ...START, class: "x-small x-soft" })
-      : range(size).map((i) => text(x(i), 13, narrow || size > 6 ? i : `chunk ${i}`, { class: "x-small x-soft" })),
-    now.map(([source, target, chunk], i) => {
-      // Chunks of a step that share a column have their ways side by side.
-      const apart = ([a, b]) => Math.max(a, b) <= Math.min(source, target) || Math.min(a, b) >= Math.max(source, target);
-      const same = cross ? [i] : range(now.length).filter((other) => now[other][2] === chunk && (other === i || !apart(now[other])));
-      const thick = cross ? 2 : Math.min(14, wide / (1.6 * same.length));
-      const aside = (same.indexOf(i) - (same.length - 1) / 2) * 1.5 * thick;
-      const [from, to] = [at(source, chunk, 0), at(target, chunk, 1)].map(([x, y]) => [x + aside, y]);
-      return road(from, to, high, rankColor(source), cross ? rankColor(source) : hatches[source].paint, thick);
+    step && note(0, 13, (narrow ? "" : `step ${step}: `) + now[0][3]),
+    range(size).map((i) => text(x(i), 13, cross ? (i ? `+${i}` : "stays") : narrow || size > 6 ? i : `chunk ${i}`, SMALL)),
+    now.map((one, i) => {
+      const [source, target, chunk] = one, [first, second] = sorted([source, target]);
+      // Chunks that pass the same cells of a column have their ways side by side.
+      const same = now.filter(([a, b, other]) => column(other) === column(chunk) && Math.max(a, b) > first && Math.min(a, b) < second);
+      const wider = Math.min(14, wide / (1.6 * same.length));
+      const aside = (same.indexOf(one) - (same.length - 1) / 2) * 1.5 * wider;
+      return road(x(column(chunk)) + aside, y(source), y(target), high, rankColor(source), hatches[source].paint, wider);
     }),
     range(size).map((rank) => [
-      range(cross ? 0 : size).filter((i) => !facts.held[rank].some(([chunk, , fresh]) => chunk === i && !fresh))
-        .map((i) => rect(...cell([x(i), y(rank)]), { class: "x-idle", style: "fill: var(--x-ground)" })),
-      text(0, y(rank) + 5, narrow ? `r ${rank}` : `rank ${rank}`, START),
-      facts.waiting.includes(rank) && [rect(left - 50, y(rank) - 9, 42, 18, { class: "x-wait" }),
-        text(left - 29, y(rank) + 4, "waits", { class: "x-small" })],
-    ]),
-    [false, true].map((late) => boxes.filter(([fresh]) => fresh === late).map(([, parts]) => parts)));
+      range(size).filter((i) => !facts.held[rank].some(([chunk, , fresh]) => column(chunk) === i && !fresh))
+        .map((i) => rect(...cell(rank, i), { class: "x-idle" })),
+      note(0, y(rank) + 4, narrow ? `r ${rank}` : `rank ${rank}`),
+      facts.waiting.includes(rank) && [rect(left - 50, y(rank) - 9, 42, 18, { class: "x-wait" }), note(left - 45, y(rank) + 4, "waits")],
+    ]), boxes.sort((a, b) => a[0] - b[0]).map(([, parts]) => parts)); // what flies is on top
 }
 
 // Draw all algorithms on one clock, each with a thin row per rank: dark while a message
 // starts, hatched while its bytes travel, red while the rank waits. Pressing one shows it.
-function race({ state, facts, before, set, width }, left, hatches) {
+function race({ state, facts, before, set, width, narrow }, left, hatches) {
   const { collective, world_size: size } = state, alpha = state.alpha_us * 1e-6;
-  const sizes = sizesOf(state.numbers, size).map((n) => 4 * n), top = ROWS + 14, floor = top + LANES;
+  const top = ROWS + 14, floor = top + LANES;
   const most = Math.max(1e-9, before?.facts.seconds ?? 0, ...facts.compare.map((row) => row[3]));
   const until = Math.min(nice(most), nice(2 * most) / 2);
   const x = (seconds) => left + seconds * (width - left - 2) / until;
@@ -291,7 +268,7 @@ function race({ state, facts, before, set, width }, left, hatches) {
   const lanes = facts.compare.map(([way, , , time], lane) => {
     const y = top + lane * pitch, mine = way === state.algorithm, starts = range(size).map(() => "");
     let waits = "", from = 0;
-    messages(schedule(collective, way, size), sizes).forEach((step, number) => {
+    messages(schedule(collective, way, size), facts.chunk_bytes).forEach((step, number) => {
       const to = from + alpha + longest(step) / (state.gb_per_s * 1e9), idle = waiting(step, size);
       for (const rank of range(size))
         if (idle.includes(rank)) waits += block(from, to, y + rank * thick);
@@ -299,64 +276,52 @@ function race({ state, facts, before, set, width }, left, hatches) {
       from = to;
       if (mine && number === state.step - 1) clock = to;
     });
-    const path = (d, fill) => d && h("svg:path", { d, style: `fill: ${fill}` });
     return pressable(h("svg:g", {},
-      rect(0.5, y - 3, width - 1, size * thick + 6, { fill: "transparent", class: mine ? "x-frame" : "" }),
-      h("svg:circle", { cx: 9, cy: y + 9, r: 4.5, class: "x-frame", style: mine ? "fill: var(--x-mark); stroke: var(--x-mark)" : "" }),
-      text(19, y + 13, way, { ...START, class: mine ? "x-strong" : "" }),
-      text(19, y + 27, amount(time, "s"), { ...START, class: mine ? "x-small x-strong" : "x-small" }),
-      range(size).map((rank) => [[tint(rankColor(rank), 14), hatches[rank].paint].map((fill) => path(block(0, time, y + rank * thick), fill)), path(starts[rank], tint(rankColor(rank), 70))]),
-      path(waits, tint("var(--x-red)", 60))), `way ${way}`, `${way}: ${amount(time, "s")}`,
-    () => set(change({ algorithm: way }, state)), mine);
+      rect(0.5, y - 3, width - 1, size * thick + 6, { fill: "transparent", class: mine && "x-frame" }),
+      h("svg:circle", { cx: 9, cy: y + 9, r: 4.5, class: "x-frame", style: mine && "fill: var(--x-mark)" }),
+      note(19, y + 13, way, mine && "x-strong"), note(19, y + 27, amount(time, "s"), mine && "x-strong"),
+      range(size).map((rank) => [tint(rankColor(rank), 14), hatches[rank].paint].map((paint) => fill(block(0, time, y + rank * thick), paint))),
+      starts.map((d, rank) => fill(d, tint(rankColor(rank), 70))), fill(waits, RED)),
+    `way ${way}`, `${way}: ${amount(time, "s")}`, () => set(change({ algorithm: way }, state)), mine);
   });
-  const ghost = before && h("svg:path", { class: "x-ghost", d: `M${x(before.facts.seconds)} ${top - 4}V${floor - 2}` });
+  const line = (d, look) => h("svg:path", { class: "x-frame", d: `M${d}`, ...look });
   return [
-    lanes, ghost,
-    h("svg:path", { class: "x-frame", style: "stroke: var(--x-ink); stroke-width: 2", d: `M${x(clock)} ${top - 8}V${floor}`, "data-id": "clock" }),
-    h("svg:path", { class: "x-frame", d: `M${left} ${floor}H${width - 2}` }),
-    text(left, floor + 15, "0", { ...START, class: "x-small" }),
+    lanes, before && line(`${x(before.facts.seconds)} ${top - 4}V${floor - 2}`, { class: "x-ghost" }),
+    line(`${x(clock)} ${top - 8}V${floor}`, { style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "clock" }),
+    line(`${left} ${floor}H${width - 2}`), note(left, floor + 15, "0"),
     text(width - 2, floor + 15, amount(until, "s"), { "text-anchor": "end", class: "x-small" }),
+    // What the looks mean.
+    [[tint(rankColor(0), 70), narrow ? "starts" : "starts a message"], [hatches[0].paint, narrow ? "travels" : "its bytes travel"], [RED, "waits"]]
+      .map(([paint, words], i) => {
+        const [px, py] = narrow ? [6 + i * 86, floor + 24] : [left + 60 + i * 150, floor + 6];
+        return [fill(`M${px} ${py}h14v10h-14z`, paint), note(px + 19, py + 9, words)];
+      }),
   ];
-}
-
-// Say below the race what its looks mean.
-function legend(narrow, left, hatches) {
-  const looks = [["starts a message", "start", tint(rankColor(0), 70)], ["its bytes travel", "bytes", hatches[0].paint],
-    ["waits", "waits", tint("var(--x-red)", 60)]];
-  let x = narrow ? 6 : left + 40;
-  return looks.map(([long, short, fill]) => {
-    const words = narrow ? short : long, from = x, y = ROWS + LANES + 19 + (narrow ? LEGEND : 0);
-    x += 38 + 6.6 * words.length;
-    return [h("svg:rect", { x: from, y, width: 14, height: 11, style: `fill: ${fill}` }), text(from + 19, y + 10, words, { ...START, class: "x-small" })];
-  });
 }
 
 function draw(view) {
   const { state, facts, measured, width, narrow } = view, { collective, world_size: size } = state;
-  const left = narrow ? 78 : 108, hatches = range(size).map((rank) => hatch(rankColor(rank)));
+  const left = narrow ? 82 : 108, hatches = range(size).map((rank) => hatch(rankColor(rank)));
   const mb = (bytes) => amount(bytes, "B"), cross = collective === "all_to_all";
-  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective]
-    ?? "what each rank brings";
-  const now = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
+  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective] ?? "what each rank brings";
+  const real = measured?.links, best = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
   return {
     picture: picture(width, ROWS + LANES + 34 + (narrow ? LEGEND : 0), "", hatches.map(({ pattern }) => pattern),
-      holdings(view, left, hatches), legend(narrow, left, hatches), race(view, left, hatches)),
+      holdings(view, left, hatches), race(view, left, hatches)),
     below: [
-      h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
-        : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
-      "A thick frame: arrived in this step. Below, all algorithms start together; the upright line is the end of "
-      + "this step. Press an algorithm to see its steps above. Dashed line: the time before your last change."),
+      h("p", {}, cross ? "2→0 is the piece of rank 2 for rank 0; +1 is for the next rank. "
+        : "Rank 0 brings 1, rank 1 brings 10, and so on: the digits tell who is in a sum. ",
+      "Press an algorithm to see its steps. The upright line is now; dashed: before your last change."),
       h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n})`
         + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
         + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
-      table(`The algorithms at this size. The fastest as n grows: ${now.join(", ")}.`,
-        ["algorithm", "steps", "busiest rank sends", "time", "of it, a rank waits"],
-        facts.compare.map(([way, steps, bytes, time, waits]) => [way, steps, mb(bytes), amount(time, "s"), `${Math.floor(100 * waits + 0.5)} %`])),
-      size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),
+      table(`The algorithms at this size. The fastest as n grows: ${best.join(", ")}.`,
+        ["algorithm", "steps", "busiest rank sends", "time", "ranks wait"],
+        facts.compare.map(([way, steps, bytes, time], i) => [way, steps, mb(bytes), amount(time, "s"), `${Math.round(100 * facts.waits[i])} %`])),
+      size > 1 && table(`Bytes on each link, whole schedule${real ? "; (counted on live ranks)" : ""}`,
         ["from", ...range(size).map((rank) => `to ${rank}`)],
         facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
-          !bytes && !measured?.links?.[rank][i] ? "–"
-            : mb(bytes) + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
+          bytes || real?.[rank][i] ? mb(bytes) + (real ? ` (${mb(real[rank][i])})` : "") : "–")])),
     ],
   };
 }

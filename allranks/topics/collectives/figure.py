@@ -54,8 +54,8 @@ class Collectives(Explorable):
         """Say who holds what after the step, and what the whole schedule costs.
 
         ``chunks_passed`` counts chunks of n / W that cannot travel at the same time,
-        ``waiting`` lists the ranks that have no message in this step, and a row of
-        ``compare`` ends with the part of the ranks' time in which they wait.
+        ``waiting`` lists the ranks that have no message in this step, and ``waits``
+        says for each algorithm of ``compare`` in which part of their time ranks wait.
 
         Raises:
             ValueError: if there is no such algorithm, or a number is out of bounds.
@@ -88,14 +88,14 @@ class Collectives(Explorable):
         # (float32).
         states = sums.simulate(steps, sums.before(collective, world_size))
         fresh = {(t.target, t.chunk) for t in steps[step - 1]} if step else ()
-        comparison = []
+        comparison, waits = [], []
         for way in sums.FORMULAS[collective]:
             schedule = sums.schedule(collective, way, world_size)
             plan = costs.messages(schedule, sizes)
             links = costs.sent(plan, world_size)
             time = costs.seconds(plan, alpha, bandwidth)
-            idle = costs.wait_share(plan, world_size, alpha, bandwidth)
-            comparison.append([way, len(plan), max(map(sum, links)), time, idle])
+            comparison.append([way, len(plan), max(map(sum, links)), time])
+            waits.append(costs.wait_share(plan, world_size, alpha, bandwidth))
             if way == algorithm:
                 mine = plan, links, time
         plan, links, time = mine
@@ -126,6 +126,7 @@ class Collectives(Explorable):
             ],
             "messages": now,
             "waiting": waiting,
+            "waits": waits,
             "chunk_bytes": sizes,
             "links": links,
             "seconds": time,
