@@ -195,7 +195,7 @@ function road(x, from, to, high, hue, paint, wide) {
 // Draw a chunk that a rank holds. If it has just come `from` another rank, it flies in
 // from there: a copy as a whole, a sum as the stripes that are new in it.
 function box([x, y, width, height], id, [, who, fresh], words, from, size) {
-  const many = who.length > 1, foot = height < 30 ? 3 : 5;
+  const many = who.length > 1, foot = height / 8;
   const band = (width - 4) / who.length; // a sum shows the hues of all its ranks
   const start = from && from.op !== "reduce" ? from.id : id;
   const origin = (rank) => {
@@ -207,7 +207,7 @@ function box([x, y, width, height], id, [, who, fresh], words, from, size) {
       style: `--hue: ${rankColor(who[0])}; fill: ${many ? "var(--x-ground)" : tint("var(--hue)", 22)}${fresh ? "; stroke: var(--x-ink); stroke-width: 2" : ""}` }),
     many && who.map((rank, i) => h("svg:rect", { x: x + 2 + i * band, y: y + height - foot - 2, width: band, height: foot,
       style: `fill: ${rankColor(rank)}`, "data-id": `band ${id} ${rank}`, "data-from": origin(rank) })),
-    text(x + width / 2, y + height / 2 + (many ? 2.5 : 5), words, { class: who.length === size ? "x-strong" : "",
+    text(x + width / 2, y + height / 2 + (many ? 2 : 5), words, { class: who.length === size ? "x-strong" : "",
       style: `font-size: ${height < 30 || width < 60 ? 12 : 15}px`, "data-id": `word ${id} ${words}`, "data-from": `word ${start} ${words}` }),
   ];
 }
@@ -219,25 +219,25 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
   const steps = schedule(collective, algorithm, size), now = step ? steps[step - 1] : [];
   const earlier = steps.slice(0, Math.max(0, step - 1)), last = earlier.reduce(apply, before(collective, size));
   const pitch = (ROWS - 22) / size, high = Math.min(46, pitch - Math.max(8, Math.min(20, pitch / 3)));
-  const across = (width - left) / size, wide = across - (size > 5 || narrow ? 4 : 12);
+  const tight = narrow || size > 5, gap = tight ? 4 : 12, across = (width - left - 1 + gap) / size, wide = across - gap;
   const y = (rank) => 22 + (rank + 0.5) * pitch, x = (i) => left + i * across + wide / 2;
   const column = (chunk) => cross ? (size + chunk % size - Math.floor(chunk / size)) % size : chunk;
   const cell = (rank, i) => [x(i) - wide / 2, y(rank) - high / 2, wide, high];
   const digits = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
-  const words = (one) => 7.3 * digits(one).length < wide - 4 || cross ? digits(one)
+  const words = (one) => 8 * size < wide || cross ? digits(one)
     : one[1].length > 1 ? `${one[1].length}/${size}` : `r${one[1][0]}`;
   const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
     (cross ? "" : `chunk ${one[0]} `) + digits(one)).join(", ") || "nothing"}`).join("; ");
-  const key = [collective, algorithm, size, step].join(), still = key === flown;
-  flown = key;
-  const arrived = new Map(still ? [] : now.map(([source, target, chunk, op]) => [`${target} ${chunk}`,
+  const key = [collective, algorithm, size, step].join();
+  const arrived = new Map(key === flown ? [] : now.map(([source, target, chunk, op]) => [`${target} ${chunk}`,
     { id: `${source} ${chunk}`, op, who: last[source].get(chunk), had: last[target].get(chunk) }]));
+  flown = key;
   const boxes = facts.held.flatMap((row, rank) => row.map((one) => [one[2], box(cell(rank, column(one[0])),
     `${rank} ${one[0]}`, one, words(one), arrived.get(`${rank} ${one[0]}`), size)]));
   return h("svg:g", { role: "img", "aria-label": label },
     step && note(0, 13, (narrow ? "" : `step ${step}: `) + now[0][3]),
-    range(size).map((i) => text(x(i), 13, cross ? (i ? `+${i}` : "stays") : narrow || size > 6 ? i : `chunk ${i}`, SMALL)),
+    range(size).map((i) => text(x(i), 13, cross ? (i ? `+${i}` : "stays") : tight ? i : `chunk ${i}`, SMALL)),
     now.map((one, i) => {
       const [source, target, chunk] = one, [first, second] = sorted([source, target]);
       // Chunks that pass the same cells of a column have their ways side by side.
@@ -289,11 +289,11 @@ function race({ state, facts, before, set, width, narrow }, left, hatches) {
     lanes, before && line(`${x(before.facts.seconds)} ${top - 4}V${floor - 2}`, { class: "x-ghost" }),
     line(`${x(clock)} ${top - 8}V${floor}`, { style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "clock" }),
     line(`${left} ${floor}H${width - 2}`), note(left, floor + 15, "0"),
-    text(width - 2, floor + 15, amount(until, "s"), { "text-anchor": "end", class: "x-small" }),
+    text(width - 2, floor + 15, amount(until, "s"), { ...SMALL, "text-anchor": "end" }),
     // What the looks mean.
-    [[tint(rankColor(0), 70), narrow ? "starts" : "starts a message"], [hatches[0].paint, narrow ? "travels" : "its bytes travel"], [RED, "waits"]]
+    [[tint(rankColor(0), 70), "starts a message"], [hatches[0].paint, "its bytes travel"], [RED, "waits"]]
       .map(([paint, words], i) => {
-        const [px, py] = narrow ? [6 + i * 86, floor + 24] : [left + 60 + i * 150, floor + 6];
+        const [px, py] = narrow ? [6 + i * 130, floor + 24] : [left + 60 + i * 150, floor + 6];
         return [fill(`M${px} ${py}h14v10h-14z`, paint), note(px + 19, py + 9, words)];
       }),
   ];
@@ -303,7 +303,7 @@ function draw(view) {
   const { state, facts, measured, width, narrow } = view, { collective, world_size: size } = state;
   const left = narrow ? 82 : 108, hatches = range(size).map((rank) => hatch(rankColor(rank)));
   const mb = (bytes) => amount(bytes, "B"), cross = collective === "all_to_all";
-  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective] ?? "what each rank brings";
+  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" };
   const real = measured?.links, best = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
   return {
     picture: picture(width, ROWS + LANES + 34 + (narrow ? LEGEND : 0), "", hatches.map(({ pattern }) => pattern),
@@ -312,7 +312,7 @@ function draw(view) {
       h("p", {}, cross ? "2→0 is the piece of rank 2 for rank 0; +1 is for the next rank. "
         : "Rank 0 brings 1, rank 1 brings 10, and so on: the digits tell who is in a sum. ",
       "Press an algorithm to see its steps. The upright line is now; dashed: before your last change."),
-      h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n})`
+      h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n[collective] ?? "what each rank brings"})`
         + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
         + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
       table(`The algorithms at this size. The fastest as n grows: ${best.join(", ")}.`,
