@@ -36,7 +36,7 @@ def test_collective_and_algorithm_follow_each_other(explore):
     x.fill("Ranks, W", 7)
     x.fill("float32 numbers in the whole buffer", 1001)
     x.fill("α, µs per message", 2.5)
-    state = {"alpha_us": 2.5, "gb_per_s": 10.0, "step": 3}
+    state = {"alpha_us": 2.5, "gb_per_s": 10.0, "step": 1}
     facts = Collectives.compute("all_to_all", "pairwise", 7, 1001, **state)
     assert x.summary == facts["summary"] and "7 ranks" in x.summary
     x.fill("B, GB/s per link", 0)
