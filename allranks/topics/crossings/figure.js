@@ -81,7 +81,7 @@ const fields = [
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.01, 1000, true] },
 ];
 
-const LEFT = 50, RIGHT = 54, HIGH = 218, BAND = 20; // px
+const LEFT = 50, RIGHT = 54, BAND = 20; // px
 const POINTS = 90, DOTS = 8; // along a line; ranks in a pictogram
 const GREY = "var(--x-soft)", SMALL = { class: "x-small" }, START = { "text-anchor": "start" };
 const LINK = "fill: var(--x-mark); text-decoration: underline dotted"; // words that one can press
@@ -142,7 +142,7 @@ function card(name, i, { state, facts, set, width, narrow }, paint) {
   const { world_size: W, halving } = state, wide = width / 4, x = i * wide, across = wide - (narrow ? 8 : 18);
   const [left, top, bar] = narrow ? [x, 68, 124] : [x + 62, 15, 71];
   const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest ? "x-strong" : "";
-  const each = { ring: `of n / ${W.toLocaleString("en")}`, halving: "of n / 2, n / 4 …" }[name] ?? "of n";
+  const each = { ring: `of n / ${W.toLocaleString("en")}`, halving: "of n/2, n/4 …" }[name] ?? "of n";
   const said = way ? [[`${way[1].toLocaleString("en")} steps`], [each], [amount(way[3], "s"), `x-answer ${strong}`]]
     : halving ? [["needs 2, 4,"], ["8, … ranks"]] : [["not used:"], ["press to add"]];
   const part = way && across * way[1] * state.alpha_us * 1e-6 / way[3];
@@ -160,11 +160,11 @@ function card(name, i, { state, facts, set, width, narrow }, paint) {
 // Say where sizes and times are. Times reach, in powers of ten, from the fastest at 1 kB
 // to the slower of tree and ring at 10 GB.
 function scales({ facts, state, width, narrow }) {
-  const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT, top = narrow ? 160 : 106;
-  const at = (way, bytes) => seconds(way, bytes, state.alpha_us * 1e-6, state.gb_per_s * 1e9), floor = top + HIGH;
+  const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT, top = narrow ? 160 : 106, tall = narrow ? 186 : 218;
+  const at = (way, bytes) => seconds(way, bytes, state.alpha_us * 1e-6, state.gb_per_s * 1e9), floor = top + tall;
   const low = Math.floor(Math.log10(Math.max(1e-9, Math.min(...facts.ways.map((way) => at(way, SIZES[0]))))));
   const high = Math.ceil(Math.log10(at(facts.ways[1], SIZES[1])));
-  const y = (time) => Math.min(floor, top + HIGH * (high - Math.log10(Math.max(time, 1e-12))) / (high - low));
+  const y = (time) => Math.min(floor, top + tall * (high - Math.log10(Math.max(time, 1e-12))) / (high - low));
   const x = (bytes) => LEFT + wide * map.place(bytes), inside = (time) => y(time) >= top - 1 && time >= 10 ** low;
   const line = (way, from, to) => range(POINTS + 1).map((k) => from * (to / from) ** (k / POINTS))
     .filter((bytes) => inside(at(way, bytes))).map((bytes) => `${x(bytes).toFixed(1)} ${y(at(way, bytes)).toFixed(1)}`);
@@ -239,7 +239,7 @@ function handle({ state: { num_bytes: n }, facts, before, set, measured }, { map
   return [
     before && inside(before.facts.seconds) && h("svg:circle", { cx: x(before.state.num_bytes), cy: y(before.facts.seconds), r: 6, class: "x-ghost" }),
     draggable(h("svg:g", {},
-      h("svg:rect", { x: now - 22, y: top, width: 44, height: HIGH, fill: "transparent" }),
+      h("svg:rect", { x: now - 22, y: top, width: 44, height: floor - top, fill: "transparent" }),
       h("svg:path", { class: "x-frame", style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${top}V${floor}` }),
       h("svg:rect", { x: now - 5, y: top - 6, width: 10, height: 22, rx: 4, class: "x-handle" })),
     "size", { label: "bytes of the tensor", now: n, low: SIZES[0], high: SIZES[1], said: amount(n, "B"),
