@@ -4,7 +4,7 @@
 
 const DURATION = 300; // ms
 
-const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 const folded = (stage) => [...stage.querySelectorAll("details")].map((one) =>
   [one.firstChild.dataset.key ?? one.firstChild.textContent, one]);
 const scrolled = (stage) => [...stage.querySelectorAll(".x-scroll")];
