@@ -80,8 +80,8 @@ export const table = (caption, head, rows) => h("details.x-fold", {},
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
       i ? h("td", {}, cell) : h("th", { scope: "row" }, cell))))))));
 
-// Make a line of code with a button that copies it.
-export function code(line, key) {
+// Make a line of code with a button that copies it; it may be shown in parts.
+export function code(line, key, shown = line) {
   const done = h("span", { role: "status" });
   const copy = async () => {
     try {
@@ -92,7 +92,7 @@ export function code(line, key) {
       done.textContent = "selected: press Ctrl+C";
     }
   };
-  const pre = h("code", {}, line);
+  const pre = h("code", {}, shown);
   return h("div.x-code", {}, pre, h("button", {
     type: "button", "data-key": key, "aria-label": `Copy ${line}`, onclick: copy,
   }, "Copy"), done);
