@@ -74,7 +74,7 @@ def test_the_page_shares_samples_out_as_python_does(explore):
 
 
 def test_an_epoch_without_set_epoch_replays_the_first(explore):
-    """Without set_epoch(), epoch 3 looks the same as epoch 0, and those after it, too."""
+    """Without set_epoch(), epoch 3 looks the same as epoch 0, and so do 4 and 5."""
     x = explore("book/ch5_ddp", "batches")
     first, order = dealt(x), drawn(x, 0)[:10]
     orders = Sampler(**FIRST).facts["orders"]
@@ -110,7 +110,7 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
 
 
 def test_the_largest_order_fits_a_phone(explore):
-    """200 samples on 16 ranks are drawn in the same space as ten: three steps of seven."""
+    """199 samples on 16 ranks take no more space than ten: three steps are seen."""
     x = explore("book/ch5_ddp", "batches")
     height = x.box.locator("svg").first.bounding_box()["height"]
     x.fill("samples in the data set", 199)
