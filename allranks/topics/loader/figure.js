@@ -185,14 +185,13 @@ function stepper(n, set) {
   const [low, high] = WHOLE.num_workers;
   const button = (x, sign, words, next) => {
     const end = next < low || next > high;
-    const made = pressable(h("svg:g", { "aria-disabled": `${end}`, opacity: end ? 0.4 : 1 },
-      h("svg:rect", { x, y: 0, width: 40, height: TOP - 2, fill: "transparent" }),
-      rect(x + 5, 2, 30, 26, { class: "x-frame", style: "fill: var(--x-shade)" }), text(x + 20, 21, sign, { style: "font-size: 18px" })),
+    return pressable(h("svg:g", { "aria-disabled": `${end}`, opacity: end ? 0.4 : 1 },
+      h("svg:rect", { x: Math.max(0, x - 5), y: 0, width: 40, height: TOP - 2, fill: "transparent" }),
+      rect(x + 1, 2, 30, 26, { class: "x-frame", style: "fill: var(--x-shade)" }), text(x + 16, 21, sign, { style: "font-size: 18px" })),
     words, words, () => end || set({ num_workers: next }));
-    return made;
   };
-  return [button(-5, "−", "One worker less", n - 1), text(84, 20, n ? count(n, "worker") : "no workers", { class: "x-strong" }),
-    button(133, "+", "One worker more", n + 1)];
+  return [button(0, "−", "One worker less", n - 1), text(84, 20, n ? count(n, "worker") : "no workers", { class: "x-strong" }),
+    button(138, "+", "One worker more", n + 1)];
 }
 
 // The workers' lanes; places for more stand empty below them.

@@ -23,7 +23,7 @@ def dealt(x) -> list[list[int]]:
 def drawn(x, epoch: int) -> list[int]:
     """Return the order of an epoch, as it is drawn."""
     cards = x.box.locator(f'svg [data-id^="{epoch} place "]')
-    return [int(one.locator("text").inner_text()) for one in cards.all()]
+    return [int(one.locator("text").text_content()) for one in cards.all()]
 
 
 def flat(batches: list) -> list[list[int]]:
