@@ -301,7 +301,7 @@ function draw(view) {
   const live = measured?.batches ? ["a live rank read"] : [];
   return { picture: deal(view), below: [
     h("p", {}, "The first card of the order goes to rank 0, the second to rank 1, and so on in turn. Deep: read in "
-      + "this step. Press a card to see its step, or the order of a later epoch to go there."),
+      + "this step. Dashed: read again, or left out if it is empty. Press a card to see its step, or the order of a later epoch to go there."),
     facts.steps > 0 && [
       table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),
       h("p", {}, "All these batches make one optimizer step. Full ones make a global batch of "

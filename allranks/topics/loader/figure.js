@@ -1,12 +1,12 @@
 // A loader is a queue: who waits, the model or the workers. Mirrors sums.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, pressable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, table, whole, amount, nice, pressable, explorable } from "../kit/kit.js";
 import { NUM, TIMES, SIZES, WHOLE } from "./figure.py";
 import { EPS, A, M } from "./sums.py";
 
 const REAL = { load_ms: TIMES, step_ms: TIMES, batch_mb: SIZES };
 const upto = (n) => [...Array(n).keys()];
-const count = (number, thing, many = "s") => `${number} ${thing}${number === 1 ? "" : many}`;
+const count = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 
 function loadTimes(mean, jitter) {
   let x = 1;
@@ -92,12 +92,12 @@ function summary(state, facts) {
     + `${digits(facts.per_s)} steps/s, and the model waits ${percent(facts.model_waits)} % of the time. `;
   if (!n) return `${words}Nobody loads while it works; ${helps}`;
   return words + {
-    model: "The model is the limit, so more workers do not help. ",
+    model: "The model is the limit; more workers do not help. ",
     workers: `The workers are the limit; ${helps} `,
     cores: `${state.cores === 1 ? "One core is" : `The ${state.cores} cores are`} the limit: ${digits(facts.bounds.cores)} steps per second, with any number of workers. `,
   }[facts.limit] + (state.jitter ? "This is by the averages: batches are taken in their order, so a late one holds up those behind it, and a longer queue helps. " : "")
-    + (held ? `At most ${count(held, "batch", "es")} (${amount(facts.held_bytes, "B")}) lay in the queue; ` : "The queue stays empty; ")
-    + `it can hold ${facts.room} (${amount(facts.room_bytes, "B")}).`;
+    + (held ? `At most ${held} of ${facts.room} batches (${amount(facts.held_bytes, "B")}) lay in the queue.`
+      : `The queue stays empty; it can hold ${facts.room} (${amount(facts.room_bytes, "B")}).`);
 }
 
 export function compute(state) {
@@ -164,7 +164,7 @@ function queued(rows) {
 // Return the window of time: it moves when the batch that is followed nears its end. Its
 // length does not depend on the workers, so more of them are seen to bring more steps.
 function seen({ load_ms, step_ms, batch }, { batches }, narrow, width) {
-  const span = (narrow ? 4 : 7) * (load_ms + step_ms), end = batches.at(-1)[5];
+  const span = (narrow ? 3.5 : 6) * nice(load_ms + step_ms), end = batches.at(-1)[5];
   const from = Math.max(0, Math.min(batches[batch][4] - 0.6 * span, end - span)), to = from + span;
   return { from, to, x: (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * (width - LEFT - RIGHT) / span };
 }

@@ -177,7 +177,7 @@ def _summary(state: dict, facts: dict) -> str:
     if not num_workers:
         return f"{words}Nobody loads while it works; {helps}"
     words += {
-        "model": "The model is the limit, so more workers do not help. ",
+        "model": "The model is the limit; more workers do not help. ",
         "workers": f"The workers are the limit; {helps} ",
         "cores": f"{cores} the limit: "
         f"{_digits(facts['bounds']['cores'])} steps per second, with any number of "
@@ -188,11 +188,10 @@ def _summary(state: dict, facts: dict) -> str:
         words += "one holds up those behind it, and a longer queue helps. "
     held, room = facts["most_ready"], facts["room"]
     if held:
-        words += f"At most {held} batch{'' if held == 1 else 'es'} "
-        words += f"({amount(facts['held_bytes'], 'B')}) lay in the queue; "
-    else:
-        words += "The queue stays empty; "
-    return f"{words}it can hold {room} ({amount(facts['room_bytes'], 'B')})."
+        size = amount(facts["held_bytes"], "B")
+        return f"{words}At most {held} of {room} batches ({size}) lay in the queue."
+    size = amount(facts["room_bytes"], "B")
+    return f"{words}The queue stays empty; it can hold {room} ({size})."
 
 
 def cases() -> list[dict]:
