@@ -96,7 +96,7 @@ function summary(state, facts) {
     workers: `The workers are the limit; ${helps} `,
     cores: `${state.cores === 1 ? "One core is" : `The ${state.cores} cores are`} the limit: ${digits(facts.bounds.cores)} steps per second, with any number of workers. `,
   }[facts.limit] + (state.jitter ? "This is by the averages: batches are taken in their order, so a late one holds up those behind it, and a longer queue helps. " : "")
-    + (held ? `At most ${held} of ${facts.room} batches (${amount(facts.held_bytes, "B")}) lay in the queue.`
+    + (held ? `Queue: at most ${held} of ${facts.room} (${amount(facts.held_bytes, "B")}).`
       : `The queue stays empty; it can hold ${facts.room} (${amount(facts.room_bytes, "B")}).`);
 }
 
@@ -142,7 +142,7 @@ const fields = [
 const LEFT = 74, TOP = 36, LOADS = 105, QUEUE = 96, MODEL = 56, RIGHT = 4; // px
 const QUEUE_END = TOP + LOADS + 12 + QUEUE, MODEL_TOP = QUEUE_END + 14, HEIGHT = MODEL_TOP + MODEL + 24;
 const start = { "text-anchor": "start" };
-const deep = (b) => [14, 24, 34][b % 3]; // tells a batch from its neighbours
+const deep = (b) => [12, 28, 18, 34, 23][b % 5]; // tells a batch from its neighbours
 
 // Return the places of batches that lie ready, as [batch, place, from, to]: the one that is
 // taken next lies in place 0, and the others move up.

@@ -189,7 +189,7 @@ def _summary(state: dict, facts: dict) -> str:
     held, room = facts["most_ready"], facts["room"]
     if held:
         size = amount(facts["held_bytes"], "B")
-        return f"{words}At most {held} of {room} batches ({size}) lay in the queue."
+        return f"{words}Queue: at most {held} of {room} ({size})."
     size = amount(facts["room_bytes"], "B")
     return f"{words}The queue stays empty; it can hold {room} ({size})."
 
