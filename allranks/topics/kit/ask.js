@@ -7,7 +7,8 @@ import { h } from "./elements.js";
 // place) are values, or functions of the view; with ask.always, the question holds for
 // every state. While a question is open, the class x-asking hides the summary and what a
 // drawing marks x-answer. Once it is answered, `apply` shows the state ask.show. If readers
-// guess in the drawing, ask.guess(view) returns the option that they mean, or -1.
+// guess in the drawing, ask.guess(view) returns the option that they mean, or -1. What of
+// the state changes nothing about the question is named in ask.apart.
 // about(state): what a question depends on, as text.
 export function asking(name, ask, el, apply, about) {
   const key = `allranks.guess.${name}`, box = h("div.x-ask", { role: "group", "aria-label": "A question first" });

@@ -174,7 +174,9 @@ function nest(view, which, at) {
   });
   const left = at.x + inset, right = at.x + at.width - inset;
   const hint = at.y + 24 + at.chip + (MOST - order.length) * level;
-  return [!order.length && text(at.x + at.width / 2, hint - level / 2 + 2, "press a wrapper: it goes around", SOFT),
+  const most = [at.x + 1, top - MOST * level, at.width - 4, tall + MOST * (level + 4)]; // the room for all wrappers
+  return [order.length < MOST && rect(...most, { class: "x-idle", opacity: 0.6 }),
+    !order.length && text(at.x + at.width / 2, hint - level / 2 + 2, "press a wrapper: it goes around", SOFT),
     around.reverse(), rect(left + 1, top, right - left - 4, tall, { class: "x-frame", style: "fill: var(--x-ground)" }),
     text(left + 10, top + level / 2 + 6, "net", { ...START, class: "x-strong" }),
     Object.keys(SHAPES).map((key, row) => [
@@ -196,11 +198,11 @@ function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
   const draw = (list, left, gone) => list.map(([words, i]) => {
     const here = left, wrong = !asking && !gone && i >= common, id = `${which} ${row} ${i}`;
     left += wide(words);
-    return h("svg:g", { "data-id": `part ${id}`,
+    return h("svg:g", { "data-id": id,
       "data-from": fresh && PREFIX[fresh] && i === order.length - 1 ? `add ${which} ${fresh}` : null },
     rect(here, y, wide(words) - 1, KEY, { rx: 2, class: wrong ? "x-wrong" : gone ? "x-idle" : "x-frame",
       style: wrong || gone ? "" : i < 0 ? "fill: var(--x-ground)" : grey(state[which].lastIndexOf(order[i])) }),
-    text(here + 2, y + 15, words, { ...START, ...MONO, class: `x-small${wrong ? " x-on-wrong" : gone ? " x-soft" : ""}`, "data-id": id }),
+    text(here + 2, y + 15, words, { ...START, ...MONO, class: `x-small${wrong ? " x-on-wrong" : gone ? " x-soft" : ""}` }),
     (gone || wrong && which === "saved") && h("svg:path", { d: `M${here + 1} ${y + KEY / 2}h${wide(words) - 3}`, class: "x-arrow",
       style: wrong ? "stroke: #1b1b1b" : "" }));
   });
@@ -214,7 +216,9 @@ function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
 function keys(view, at) {
   const { facts, set, width, narrow, asking } = view, works = facts.num > 0, cut = facts.repaired && !asking;
   const differ = !asking && !cut && facts.saved.prefix !== facts.loaded.prefix, middle = width / 2;
-  const heads = [["saved", `the file has${differ ? ", unexpected" : ""}:`], ["loaded", `the model wants${differ ? ", missing" : ""}:`]];
+  const kinds = { Tensor: " whole tensors", DTensor: " parts" }, mixed = !asking && !cut && !differ && facts.saved.values !== facts.loaded.values;
+  const [has, wants] = differ ? [", unexpected", ", missing"] : mixed ? [kinds[facts.saved.values], kinds[facts.loaded.values]] : ["", ""];
+  const heads = [["saved", `the file has${has}:`], ["loaded", `the model wants${wants}:`]];
   const agree = cut || facts.saved.prefix === facts.loaded.prefix && facts.saved.values === facts.loaded.values;
   const rows = Object.keys(SHAPES).map((_, row) => row);
   const button = !asking && (cut || !works) && pressable(h("svg:g", {},
@@ -223,9 +227,10 @@ function keys(view, at) {
   "repair", cut ? "Undo the repair" : "Repair the file", () => set({ repaired: !cut }));
   const sign = (x, y) => text(x, y, asking ? "?" : agree ? "=" : "≠", { class: "x-strong", "font-size": 18 });
   return [heads.map(([which, words], i) => {
-    const flip = narrow || i > 0, x = narrow ? 3 : middle + (i ? 20 : -20), y = at.keys[i];
-    return [text(x, y + 12, words, { ...(flip ? START : END), class: differ ? "x-small x-strong" : "x-small x-soft" }),
-      rows.map((row) => line(view, which, row, x, y + (narrow ? 17 : 20) + at.pitch * row, flip, narrow || i ? width - 2 : 2))];
+    const flip = narrow || i > 0, far = flip ? width - 2 : 2, x = narrow ? 3 : middle + (i ? 20 : -20), y = at.keys[i];
+    return [text(x, y + 12, words, { ...(flip ? START : END), class: has ? "x-small x-strong" : "x-small x-soft" }),
+      cut && facts[which].prefix && text(far, y + 12, i ? "left outside" : "taken off", { ...(far < x ? START : END), ...SOFT }),
+      rows.map((row) => line(view, which, row, x, y + (narrow ? 17 : 20) + at.pitch * row, flip, far))];
   }), narrow ? sign(20, at.press + 19) : rows.map((row) => sign(middle, at.keys[0] + 37 + at.pitch * row)), button];
 }
 

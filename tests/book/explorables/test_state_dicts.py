@@ -46,7 +46,7 @@ def test_what_torch_refuses_is_refused_in_its_words(explore):
 
 def keys(x, side: str) -> list[str]:
     """Return the keys of a side as they are drawn, part by part."""
-    parts = x.box.locator(f'svg text[data-id^="{side} "]')
+    parts = x.box.locator(f'svg g[data-id^="{side} "]')
     rows = {}
     for part in parts.all():
         rows.setdefault(part.get_attribute("data-id").split()[1], []).append(part)
@@ -85,9 +85,7 @@ def test_a_repair_takes_the_prefix_off(explore):
     assert drawn.locator(".x-wrong").count() == 0
     assert answer.inner_text() == "<All keys matched successfully>"
     assert x.summary == StateDictKeys(repaired=True).facts["summary"]
-    assert (
-        "The answer" in x.box.locator(".x-ask").inner_text()
-    )  # as before
+    assert "The answer" in x.box.locator(".x-ask").inner_text()  # as before
     x.press("Undo the repair")
     assert "Error" in answer.inner_text()
     x.press("Repair the file")
