@@ -72,6 +72,7 @@ def test_a_guess_is_dragged_and_stays_beside_the_answer(explore):
     assert grip.count() == 0 and "855 ms" in x.box.locator("svg").text_content()
     left = x.box.locator("svg rect[data-id^=grip]")
     assert left.count() == 2
+    x.unfold()
     x.fill("Ranks, W", 9)  # which is another question
     assert left.count() == 0
     x.press("Back to the question")
