@@ -187,6 +187,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       // A question is about everything but the moment that is looked at, and ask.apart.
       const apart = [...views, ...ask?.apart ?? []];
       const about = (state) => JSON.stringify({ ...state, ...Object.fromEntries(apart.map((one) => [one, 0])) });
+      compute(state()); // an impossible state, as an address may hold, is thrown to the page
       const question = ask && asking(name, ask, el, (patch) => apply(patch), about);
       el.classList.add("x");
       followHand(el);

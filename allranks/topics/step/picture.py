@@ -47,7 +47,7 @@ class Room(NamedTuple):
 
 
 WIDE = Room(760, 58, 46, 118, 640, 29, 78, 14)
-PHONE = Room(364, 0, 40, 50, 292, 17, 92, 12)
+PHONE = Room(324, 0, 36, 46, 258, 16, 92, 13)
 
 
 def chart(layout: str, room: Room, longest: float) -> str:
