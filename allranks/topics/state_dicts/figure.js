@@ -204,7 +204,7 @@ function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
       style: wrong || gone ? "" : i < 0 ? "fill: var(--x-ground)" : grey(state[which].lastIndexOf(order[i])) }),
     text(here + 2, y + 15, words, { ...START, ...MONO, class: `x-small${wrong ? " x-on-wrong" : gone ? " x-soft" : ""}` }),
     (gone || wrong && which === "saved") && h("svg:path", { d: `M${here + 1} ${y + KEY / 2}h${wide(words) - 3}`, class: "x-arrow",
-      style: wrong ? "stroke: #1b1b1b" : "" }));
+      style: wrong ? "stroke: #1b1b1b; stroke-width: 1" : "" }));
   });
   const begin = flip ? x + VALUE + 7 : x - VALUE - 7 - size(kept);
   const box = flip ? x : x - VALUE, gone = parts.slice(0, -1);
