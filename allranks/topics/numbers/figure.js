@@ -304,7 +304,7 @@ function draw(view) {
   return {
     picture: picture(width, floor + 228, "", parts,
       heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 24),
-      heading(floor + 92, "The numbers that there are around it. Drag the sum:"), ruler(view, floor + 100)),
+      heading(floor + 92, "Its neighbours. Drag the sum:"), ruler(view, floor + 100)),
     below: [
       h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
         + "fewer bits the smaller they are. A number in a format is the product of its three groups. "
