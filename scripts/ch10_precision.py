@@ -34,7 +34,8 @@ def keep(way: str, weight, before, exact, draw: torch.Generator):
     What it goes on from was before, and is in exact afterwards.
     """
     wanted = exact.clone()
-    weight.copy_(at_random(exact, draw) if way == "bf16, stochastic" else exact)
+    random = way == "bf16, stochastic"
+    weight.copy_(at_random(exact, draw) if random else exact)
     if way != "bf16 + master":
         exact.copy_(weight)
     if way == "bf16 + Kahan":  # two bytes more: what rounding left out

@@ -83,7 +83,7 @@ def breaks(folder: str, text: torch.Tensor, num: int):
     np.memmap(path)[half + 700] ^= 1  # flips a bit of a text
     samples = outcome(lambda: len([*read_tar(path, 2 * num)]))
     yield f"tar with a flipped bit, with an index: {samples}"
-    cuts = (2048 * num - 924, "the last header"), (half + 700, "a file's contents")
+    cuts = (2048 * num - 924, "the last header"), (half + 700, "a file")
     for size, where in *cuts, (half + 100, "a header"):
         os.truncate(path, size)
         for wanted, how in (None, "alone"), (2 * num, "with an index"):

@@ -105,9 +105,8 @@ def test_the_script_says_what_breaks_and_leaves_no_folder(tmp_path, monkeypatch)
     assert said[2:8] == [
         "tar cut in the last header, alone: 40",
         "tar cut in the last header, with an index: ValueError: 79 files, not 80",
-        "tar cut in a file's contents, alone: ReadError: unexpected end of data",
-        "tar cut in a file's contents, with an index: ReadError: unexpected end "
-        "of data",
+        "tar cut in a file, alone: ReadError: unexpected end of data",
+        "tar cut in a file, with an index: ReadError: unexpected end of data",
         "tar cut in a header, alone: 20",
         "tar cut in a header, with an index: ValueError: 40 files, not 80",
     ]

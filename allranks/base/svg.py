@@ -10,11 +10,11 @@ from html import escape
 # A rank's colour for text on a light ground, for text on a dark one, and in between for
 # a host that defines neither. Neighbours differ for colour-blind readers too.
 LIGHT = ["#2639a0", "#a54a01", "#37745d", "#5f2962"]
-LIGHT += ["#017991", "#a8307c", "#47450b", "#7a57d7"]
+LIGHT += ["#017991", "#d1007a", "#47450b", "#7a57d7"]
 DARK = ["#a9bbee", "#ed9e69", "#84f9cb", "#a983ac"]
-DARK += ["#8edcfa", "#ea8fc4", "#f5de84", "#9086d3"]
+DARK += ["#8edcfa", "#f261ff", "#f5de84", "#9086d3"]
 HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98"]
-HUES += ["#11849d", "#bd5590", "#847b35", "#8167d6"]
+HUES += ["#11849d", "#c9449a", "#847b35", "#8167d6"]
 RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
 
 # The law of colour: red is a rank that waits, and nothing else is red. Hue is the rank,

@@ -103,8 +103,7 @@
       update();
     });
     figure.prepend(make("div", { class: "wall-bar" },
-      make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), slider, play));
-    figure.querySelector(".wall-legend").before(now);
+      make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), slider, play), now);
     choose(layout);
   }
 

@@ -196,7 +196,9 @@ def test_what_became_too_wide_can_be_scrolled_by_keyboard(empty_tab, http, serve
     tab = empty_tab(1280, 800, served)
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
     tab.locator(".predict-all").click()
-    tab.evaluate("document.querySelector('.x-fold').open = true")
+    tab.evaluate(
+        "document.querySelectorAll('.x details').forEach(one => { one.open = true; })"
+    )
     box = tab.locator(".x-scroll:has(table)").first
     assert box.get_attribute("tabindex") is None
     for width, reachable in (

@@ -176,7 +176,7 @@ def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):
 def test_only_our_style_sheets_block_and_no_script_does(site, pages, trees):
     """Before the first paint come the page itself and small style sheets of our own."""
     own = re.compile(
-        r"/(pygments|theme|book|clinic|quiz|course|diagnose|filter|kit)\.css"
+        r"/(pygments|theme|book|clinic|quiz|course|diagnose|filter|kit|wall_chart)\.css"
     )
     for page in pages:
         tree = trees[site / f"{page}.html"]

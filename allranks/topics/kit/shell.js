@@ -184,6 +184,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const more = place((field) => !first(field) && field.kind !== "step");
       // A question is about everything but the moment that is looked at.
       const about = (state) => JSON.stringify({ ...state, ...Object.fromEntries(views.map((view) => [view, 0])) });
+      compute(state()); // an impossible state, as an address may hold, is thrown to the page
       const question = ask && asking(name, ask, el, (patch) => apply(patch), about);
       el.classList.add("x");
       followHand(el);

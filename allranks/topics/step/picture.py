@@ -33,6 +33,7 @@ class Room(NamedTuple):
     row: int
     size: int  # of letters
     rows: int = WORLD_SIZE
+    hatch: str = "hatch"  # ids are unique on a page
 
     @property
     def lane_width(self) -> int:
@@ -45,8 +46,8 @@ class Room(NamedTuple):
         return 44 + self.rows * self.row + 26
 
 
-WIDE = Room(1100, 70, 60, 160, 940, 36, 84, 14)
-PHONE = Room(364, 0, 40, 50, 292, 17, 92, 12)
+WIDE = Room(760, 58, 46, 118, 640, 29, 78, 14)
+PHONE = Room(324, 0, 36, 46, 258, 16, 92, 13)
 
 
 def chart(layout: str, room: Room, longest: float) -> str:
@@ -122,7 +123,8 @@ def _row(rank: int, found: Step | None, room: Room, longest: float) -> Iterator[
         if sent:
             yield (
                 f'<rect data-cell="{y + size:.1f}" data-size="{size}" {box} '
-                f'height="{size}" style="fill:url(#hatch{rank});stroke:{color}"/>'
+                f'height="{size}" '
+                f'style="fill:url(#{room.hatch}{rank});stroke:{color}"/>'
             )
 
 
@@ -140,7 +142,7 @@ def _lane(
             style = f"fill:{WAITING};fill-opacity:0.3;stroke:{WAITING}"
             box += f' y="{top}" height="{above}" style="{style}"'
         elif kind == "send":
-            style = f"fill:url(#hatch{rank});stroke:{color}"
+            style = f"fill:url(#{room.hatch}{rank});stroke:{color}"
             below = high - above - 5
             box += f' y="{top + above + 5}" height="{below}" style="{style}"'
         else:
@@ -159,11 +161,11 @@ def _lane(
         yield write(middle, round(top + above / 2 + 5), "waits", size=room.size - 1)
 
 
-def hatches() -> str:
+def hatches(name: str) -> str:
     """Return the patterns of what travels, one for each rank."""
     return "<defs>{}</defs>".format(
         "".join(
-            f'<pattern id="hatch{rank}" width="6" height="6" '
+            f'<pattern id="{name}{rank}" width="6" height="6" '
             'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
             f'<path d="M0 3H6" style="stroke:{color};stroke-width:2.5"/></pattern>'
             for rank, color in enumerate(RANK_COLORS[:WORLD_SIZE])
@@ -247,11 +249,12 @@ def page_figure() -> str:
 
 
 def _svg(layout: str, room: Room, look: str) -> str:
-    label = escape(words(layout))
+    label, room = escape(words(layout)), room._replace(hatch=f"{look[:9]}-{layout}")
+    parts = hatches(room.hatch) + chart(layout, room, longest())
     return (
         f'<svg class="{look}" viewBox="0 0 {room.width} {room.height}" role="img" '
         f'xmlns="http://www.w3.org/2000/svg" font-family="system-ui, sans-serif" '
-        f'aria-label="{label}">{hatches()}{chart(layout, room, longest())}</svg>'
+        f'aria-label="{label}">{parts}</svg>'
     )
 
 
@@ -264,7 +267,7 @@ def sheet() -> str:
     parts = [
         write(70, 90, f"One training step on {WORLD_SIZE} GPUs", "start", 44, True)
     ]
-    parts += [write(70, 126, model, "start", 18), hatches()]
+    parts += [write(70, 126, model, "start", 18), hatches("hatch")]
     top = 160
     for name, title in LAYOUTS.items():
         rows = 1 if name == "single" else WORLD_SIZE

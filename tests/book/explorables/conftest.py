@@ -25,7 +25,8 @@ ALIVE = """([figure, name, measured]) => {
 }"""
 
 
-OPEN = "box => box.querySelectorAll('details').forEach(one => { one.open = true; })"
+OPEN = """box => box.querySelectorAll("details:not(.x-share)").forEach(
+    one => { one.open = true; })"""
 
 # The question that comes before the answer is done with, unless a test is about it.
 ANSWERED = f"""for (const name of {list(CLASSES.values())})

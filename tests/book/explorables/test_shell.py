@@ -293,6 +293,7 @@ def test_what_changes_glides_unless_a_reader_wants_no_motion(explore):
 def test_the_picture_can_be_taken_along(explore):
     """PNG and SVG are those of the drawing, and stand alone."""
     x = explore("book/ch5_ddp", "buckets")
+    x.box.locator(".x-share > summary").press("Enter")
     with x.page.expect_download() as saved:
         x.press("Save as PNG")
     data = saved.value.path().read_bytes()
