@@ -217,16 +217,17 @@ function cells({ state, facts, set, width }, top) {
   const means = [code >= form.sign ? "−" : "+", finite ? raised(2, Math.max(raw, 1) + 1 - 2 ** (form.exponent - 1)) : "all 1",
     finite ? `× (${raw ? 1 : 0} + ${code % unit}/${unit})` : "all 0: infinity"];
   let at = 1, place = all.length;
-  return groups.map((group, g) => {
+  const boxes = groups.map((group, g) => {
     const from = at, name = ["sign", "exponent", "mantissa"][g];
     at += group.length * across + gap;
     return [[...group].map((bit, i) => {
       const next = typed(form, code + (bit === "0" ? 1 : -1) * 2 ** --place), key = `bit ${g} ${i}`;
-      const cell = h("svg:g", {}, rect(from + i * across, top, across - 1, 26, { class: "x-box", style: grey(DEPTH[g]) }),
+      const cell = h("svg:g", { "data-key": key }, rect(from + i * across, top, across - 1, 26, { class: "x-box", rx: across < 14 ? 1 : 3, style: grey(DEPTH[g]) }),
         text(from + (i + 0.5) * across - 0.5, top + 17, bit, small));
       return next === null ? cell : pressable(cell, key, `Bit ${i + 1} of ${name}, ${bit}: flip it`, () => set({ number: next }));
     }), text(from, top + 42, means[g], { ...small, ...start })];
   });
+  return [boxes, at + 9 * it.value.length < width && text(at, top + 18, `= ${it.value}`, { ...start, class: "x-strong" })];
 }
 
 // The numbers that there are around this one, as [code, value] outwards, on one side.
@@ -284,16 +285,17 @@ function ruler({ state, facts, set, width, narrow }, top) {
     text(middle, base + 17, it.value, { class: "x-small x-strong" }),
     labels(form, inside[0], x, -1, it.value, middle, base + 17, width), labels(form, inside[1], x, 1, it.value, middle, base + 17, width),
     arrow(x(exact), top + 18, x(value), base - 12, 1), h("svg:circle", { cx: x(exact), cy: top + 12, r: 6, class: "x-open" }),
-    text(x(exact) + 12, top + 16, facts.exact[0], { ...small, ...start }),
+    x(exact) + 7 * facts.exact[0].length < to ? text(x(exact) + 12, top + 16, facts.exact[0], { ...small, ...start })
+      : text(x(exact) - 12, top + 14, facts.exact[0], { ...small, "text-anchor": "end" }),
     h("svg:path", { class: "x-frame", d: `M${from} ${sums}H${to}`, opacity: 0.5 }), [...halves].map((at) => h("svg:path", { class: "x-frame", d: `M${at} ${sums - 9}v18`, "stroke-dasharray": "3 3" })),
     h("svg:g.x-answer", {}, arrow(x(sum), sums - 7, goal, base + 24, -1)),
-    far > around && text(x(sum) + 6 * right, sums + 20, far < 1e6 ? `${Math.round(far)} gaps away` : "far away", { ...small, "text-anchor": right > 0 ? "end" : "start" }),
+    far > around && text(x(sum) + 6 * right, sums + 18, far < 1e6 ? `${Math.round(far)} gaps away` : "far away", { ...small, "text-anchor": right > 0 ? "end" : "start" }),
     draggable(h("svg:g", {}, h("svg:circle", { cx: x(sum), cy: sums, r: 7, class: "x-handle", "data-id": "sum" }),
       h("svg:rect", { x: x(sum) - 22, y: sums - 16, width: 44, height: 36, fill: "transparent" })),
     "sum", { label: "what is added, on the ruler", now: added, low: -most, high: most, said: facts.exact[1],
       move: (by, from) => from + by / per * unit, step: (by) => added + by * unit / 10,
       set: (to) => set({ add: String(Number(to.toPrecision(3))) }) }),
-    h("svg:text", { x: middle, y: sums + 30, "text-anchor": "middle" }, narrow ? facts.exact[2] : `${facts.exact[0]} ${plusOf(facts.exact[1])} = ${facts.exact[2]}`,
+    h("svg:text", { x: middle, y: sums + 33, "text-anchor": "middle" }, narrow ? facts.exact[2] : `${facts.exact[0]} ${plusOf(facts.exact[1])} = ${facts.exact[2]}`,
       h("svg:tspan.x-answer", {}, ", rounded to ", h("svg:tspan.x-strong", {}, it.sum))),
   ];
 }
@@ -302,7 +304,7 @@ function draw(view) {
   const { facts, width, state } = view, { floor, parts } = ranges(view), { label } = FORMATS[state.form];
   const it = facts.formats[state.form], heading = (y, words) => text(2, y, words, { ...start, class: "x-strong" });
   return {
-    picture: picture(width, floor + 228, "", parts,
+    picture: picture(width, floor + 235, "", parts,
       heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 24),
       heading(floor + 92, "Its neighbours. Drag the sum:"), ruler(view, floor + 100)),
     below: [

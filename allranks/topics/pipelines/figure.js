@@ -253,8 +253,8 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
       text(width, foot - low / 2 + 4, inUnits(peaks[rank], ticks), ends)];
   });
   // What was sent lies hatched where it arrived; a red thread is of what has not been sent.
-  const thread = (work) => {
-    const need = needOf(work, home.length - 1), to = spots[work.slice(0, 3)], from = spots[need], sent = work[3] <= time;
+  const thread = (work, sent = work[3] <= time) => {
+    const need = needOf(work, home.length - 1), to = spots[work.slice(0, 3)], from = spots[need];
     if (!from || from.rank === to.rank) return [];
     const [y1, y2, by] = from.rank < to.rank ? [from.y + high, to.y, -5] : [from.y, to.y + high, 5];
     return [h("svg:path.x-arrow", { d: `M${from.x} ${y1}L${to.x} ${y2}`, style: sent ? null : "stroke: var(--x-red); stroke-dasharray: 4 3" }),
@@ -304,7 +304,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     time: units * grid.ticks }));
   const now = x(units), edge = x(facts.length) + 7, foot = 2 * HIGH + 4, way = h("svg:g");
   // The threads of the pieces of work that a test picks out of a rank's row.
-  const threads = (pick) => grids.flatMap(({ rows, ticks }, n) => rows.flatMap((row) => pick(row, units * ticks)).flatMap(drawn[n].thread));
+  const threads = (pick, sent) => grids.flatMap(({ rows, ticks }, n) => rows.flatMap((row) => pick(row, units * ticks)).flatMap((work) => drawn[n].thread(work, sent)));
   const step = (at) => Math.max(0, moments.findLastIndex((t) => t / ticks <= at + 1e-9));
   const stage = picture(width, foot + (narrow ? 62 : 22), "",
     grids.map(({ name, said }, n) => h("svg:text", { x: 0, y: n * HIGH + 15 }, h("svg:tspan.x-strong", {}, name), said)),
@@ -329,13 +329,13 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   });
   svg.addEventListener("pointerover", (event) => { // the way of a micro-batch through all stages
     const i = event.target.closest(".x-work")?.dataset.batch;
-    way.replaceChildren(...threads((row) => row.filter((w) => w[1] == i)).filter(Boolean));
+    way.replaceChildren(...threads((row) => row.filter((w) => w[1] == i), true));
   });
   return {
     picture: stage,
     below: [
-      h("p", {}, "The number is the micro-batch. Press one, or drag the line, to choose a moment: a thread leads from "
-        + "what a rank waited for, a red one from what it still waits for. Dashed: the end before your last change."),
+      h("p", {}, "The number is the micro-batch. Press one, or drag the line: threads lead from what a rank waited for, "
+        + "red ones from what it still waits for. Dashed: the end before your last change."),
       table(`At time ${inUnits(time, ticks)} of ${inUnits(moments.at(-1), ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],
         rows.map((_, r) => [`rank\u00a0${r}`, facts.now[r], facts.held[r], peaks[r]])),
