@@ -238,7 +238,7 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
     });
     const works = row.map(([kind, i, stage, start, stop]) => {
       const wide = x(stop) - x(start), middle = (x(start) + x(stop)) / 2, key = `${id} ${rank} ${kind} ${i} ${stage}`;
-      const words = wide > 13 + 7 * digits ? kind + i : wide > 1.4 + 7 * digits ? `${i}` : "";
+      const words = wide > 13 + 7 * digits ? kind + i : wide > 0.5 + 7 * digits ? `${i}` : "";
       spots[[kind, i, stage]] = { rank, x: middle, y, key };
       return h("svg:g.x-work", { "data-batch": i }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
         piece(x(start), y, wide, high, hue, kind, { class: `x-box${start <= time && time < stop ? " x-chosen" : ""}`, "data-id": key, ...wide < 8 && { rx: 0, "stroke-width": 0.4 } }),
@@ -298,11 +298,11 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   else if (state.against) grids.push({ rows: [], peaks: [], ticks, end: 0, ...other, name: shown[state.against],
     said: other ? `: idle ${share(1 - other.work / other.end)}` : ": torch refuses these numbers" });
   const until = Math.max(before?.facts.length ?? 0, ...grids.map(({ end, ticks }) => end / ticks));
-  const left = narrow ? 14 : 50, scale = (width - left - (narrow ? 34 : 46)) / until, x = (at) => left + at * scale;
+  const left = narrow ? 12 : 50, scale = (width - left - (narrow ? 28 : 46)) / until, x = (at) => left + at * scale;
   const most = Math.max(...grids.map(({ peaks, ticks }) => Math.max(...peaks) / ticks));
   const drawn = grids.map((grid, n) => lanes(grid, { id: "ab"[n], top: n * HIGH, left, scale, width, most, narrow,
     time: units * grid.ticks }));
-  const now = x(units), edge = x(facts.length) + 7, foot = 2 * HIGH + 4, way = h("svg:g");
+  const now = x(units), edge = x(facts.length) + 6, foot = 2 * HIGH + 4, way = h("svg:g");
   // The threads of the pieces of work that a test picks out of a rank's row.
   const threads = (pick, sent) => grids.flatMap(({ rows, ticks }, n) => rows.flatMap((row) => pick(row, units * ticks)).flatMap((work) => drawn[n].thread(work, sent)));
   const step = (at) => Math.max(0, moments.findLastIndex((t) => t / ticks <= at + 1e-9));
@@ -318,7 +318,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
       h("svg:rect", { x: now - 22, y: foot - 20, width: 44, height: 44, fill: "transparent" })),
     "moment", { label: "Moment, the line", now: moments.indexOf(time), low: 0, high: moments.length - 1, said: `time ${inUnits(time, ticks)}`,
       move: (by, start) => step(moments[start] / ticks + by / scale), step: (by) => moments.indexOf(time) + by, set: (step) => set({ step }) }),
-    draggable(h("svg:g", {}, rect(edge - 4, TOP + LANES / 2 - 22, 8, 44, { rx: 4, class: "x-handle", "data-id": "edge" }),
+    draggable(h("svg:g", {}, rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
       h("svg:rect", { x: edge - 14, y: TOP, width: 28, height: LANES, fill: "transparent" })),
     "edge", { label: "Micro-batches, the right edge", now: M, low: 1, high: MOST.num_microbatches,
       move: (by, start) => start + Math.round(by / 24), step: (by) => M + by, set: (n) => set({ num_microbatches: n }) }));
