@@ -91,7 +91,7 @@ def _lanes(
         columns: the widths of the labels and, at most, of the lanes.
     """
     num_ranks, parts, (left, room) = 1 + max(work.rank for work in works), [], columns
-    scale = min(26.0, room / length)
+    scale, wide = min(26.0, room / length), left == LEFT
 
     # Ends are rounded, and not widths, so that neighbours touch.
     def place(time: float) -> int:
@@ -99,7 +99,7 @@ def _lanes(
 
     for rank in range(num_ranks):
         y, color = rank * ROW, RANK_COLORS[rank % len(RANK_COLORS)]
-        name = f"rank {rank}" if left == LEFT else str(rank)
+        name = f"rank {rank}" if wide else str(rank)
         parts.append(write(0, y + 18, name, "start", size=13))
         mine = _of(rank, works)
         free = [begin, *(work.end for work in mine)]
@@ -117,7 +117,9 @@ def _lanes(
                 parts.append(f'<rect x="{x}" y="{y}" {size} fill="currentColor"/>')
             number = str(work.microbatch)
             if 8 * len(number) < width:
-                parts.append(write(x + width / 2, y + 18, number, size=12))
+                parts.append(
+                    write(x + width / 2, y + 18, number, size=12 if wide else 13)
+                )
         worked = sum(work.end - work.start for work in mine)
         share = f"{100 * worked / unit / length:.0f} %"
         parts.append(write(left + room + SHARE, y + 18, share, "end", size=13))
@@ -262,11 +264,10 @@ def _plot(
 
 
 def _dot(x: float, y: float) -> str:
-    style = f"fill:{RANK_COLORS[0]};stroke:currentColor"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" style="{style}"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="currentColor"/>'
 
 
 def _square(x: float, y: float) -> str:
-    style = f"fill:{RANK_COLORS[1]};stroke:currentColor"
+    style = "fill:none;stroke:currentColor;stroke-width:2"
     place = f'x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10"'
     return f'<rect {place} style="{style}"/>'

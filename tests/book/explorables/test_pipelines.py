@@ -108,17 +108,21 @@ def test_threads_lead_from_what_a_rank_waited_for(explore):
     x.field("Compare with").select_option("")
     for _ in range(4):
         facts = python.facts
-        sent = [
-            f"sent a {rank} {kind} {i} {stage}"
+        running = [
+            (rank, *work[:3], rank - 1 if work[0] == "F" else rank + 1)
             for rank, row in enumerate(facts["rows"])
-            for kind, i, stage, start, end in row
-            if start <= facts["time"] < end and stage != (0 if kind == "F" else 3)
+            for work in row
+            if work[3] <= facts["time"] < work[4]
         ]
-        found = x.box.locator('svg [data-id^="sent "]')
-        assert [one.get_attribute("data-id") for one in found.all()] == sent
-        for one in found.all():  # it flies from a piece of work that is there
-            origin = one.get_attribute("data-from")
-            assert x.box.locator(f'svg .x-work [data-id="{origin}"]').count() == 1
+        # It flies from the rank that has the stage before, or after for a gradient.
+        sent = [
+            (f"sent a {rank} {kind} {i} {stage}", f"a {peer} {kind} {i} {peer}")
+            for rank, kind, i, stage, peer in running
+            if peer in range(4)
+        ]
+        found = x.box.locator('svg [data-id^="sent "]').all()
+        names = "data-id", "data-from"
+        assert [tuple(map(one.get_attribute, names)) for one in found] == sent
         idle = [words for words in facts["now"] if words.startswith("idle")]
         red = x.box.locator("svg .x-arrow[style*='--x-red']")
         assert red.count() == len(idle)
