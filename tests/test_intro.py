@@ -8,6 +8,7 @@ import pytest
 from bs4 import BeautifulSoup
 from docutils import nodes
 
+from allranks import openings
 from allranks.base.paths import ROOT
 from book._ext.chapters import chapter_map, map_cards
 
@@ -26,6 +27,13 @@ def test_only_parts_are_numbered():
     """An appendix has no number, neither in the table of contents nor in its name."""
     for caption, chapters in PARTS.items():
         assert all(bool(one.number) == caption.startswith("Part") for one in chapters)
+
+
+def test_no_part_has_the_name_of_its_only_page():
+    """A caption says when to look there, and not its page's name again."""
+    assert [
+        cap for cap, all_ in PARTS.items() if [one.title for one in all_] == [cap]
+    ] == []
 
 
 MINUTES = {"page": 30, "quizzes": 9, "notebook": 40, "exercises": 50}
@@ -62,13 +70,26 @@ def test_a_card_says_what_its_page_promises(cards):
     """The sentence stands on the page only, and a page without one has its summary."""
     for one in [one for part in cards.values() for one in part]:
         page = (ROOT / "book" / f"{one.chapter.name}.md").read_text("utf8")
-        goal = re.sub(r"<[^>]+>", "", one.goal)[:30]
+        goal = re.sub(r"<[^>]+>", "", one.goal)[:30].rstrip(".")
         assert len(goal) > 10, one.chapter.name
         promised = "After this page" in page
         source = page.partition("**After this page**")[2] if promised else page
         plain = re.sub(r"[*`]", "", " ".join(source.split())).replace("&", "&amp;")
         assert goal in plain, one.chapter.name
         assert promised or not one.chapter.number
+
+
+def test_a_chapter_shows_its_opening_and_no_colour_of_its_own(cards, html):
+    """The picture is silent, since its card's text names it; a colour is a rank's."""
+    tree = BeautifulSoup(html, "html.parser")
+    drawn = [card for card in tree.select(".map-card") if card.svg]
+    names = [card.a["href"].removesuffix(".html") for card in drawn]
+    assert {one.name for one in NUMBERED} <= {*names} == {*openings.NAMES}
+    for card in drawn:
+        assert card.svg["aria-hidden"] == "true" and not card.svg.select("text")
+        assert len(card.svg(["rect", "path"])) > 5
+    assert not any("style" in card.attrs for card in tree.select(".map-card"))
+    assert max(len(one.goal.split()) for part in cards.values() for one in part) <= 20
 
 
 def test_cards_begin_with_the_verb_and_the_heading_says_the_rest_once(html):
@@ -96,7 +117,8 @@ def test_a_line_for_each_chapter_that_builds_on_an_earlier_one(html):
         names = " and ".join(n.removeprefix("ch") for n in shown[f"ch{one.number}"])
         assert ("builds on" in card.get_text()) is bool(names)
         assert names in card.get_text()
-    lines, beside = len(tree("path")), len(tree.select(".map-follows"))
+    lines = len(tree.select(".map-strip path"))
+    beside = len(tree.select(".map-follows"))
     parts = [{one.name.partition("_")[0] for one in all_} for all_ in PARTS.values()]
     drawn = [
         (name, needed)

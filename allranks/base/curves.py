@@ -10,8 +10,8 @@ from allranks.base.svg import RANK_COLORS, document, either, figure, write
 
 Point = tuple[float, float]
 WIDTH = 344  # fits a phone without shrinking
-WIDE = 560  # fills a column
-ENDS = 150  # of it, for names at the lines' ends
+WIDE = 728  # fills a column
+ENDS = 176  # of it, for names at the lines' ends
 GRID = "fill:none;stroke:currentColor;stroke-opacity:0.25"
 HEIGHTS = {
     False: 134,
@@ -20,6 +20,7 @@ HEIGHTS = {
 }  # of the plot; logarithmic ones have more to show
 LEFT, RIGHT, TOP, BOTTOM = 40, 18, 54, 40  # room around it, below the names
 ROW = 20  # of names
+NEAR = 44  # to the right edge: such a line has its name beside the plot
 DASHES = ["none", "7 4", "2 3", "9 3 2 3", "12 4", "1 5"]  # not by colour alone
 NUM_SHOWN = 5  # points of each line in the text
 RAISED = str.maketrans({"-": "⁻", **dict(zip("23456789", "²³⁴⁵⁶⁷⁸⁹", strict=True))})
@@ -62,7 +63,7 @@ def curves(
     text = _text(f"{title} ({y_label}, by {x_label})", lines)
     plot = _Plot(x_label, y_label, lines, dots or {}, log, text)
     drawing = plot.draw(WIDTH)
-    if log is True:
+    if log:  # what has more to show gets the column
         drawing = either(plot.draw(WIDE), drawing)
     return Picture(figure(title, drawing), text)
 
@@ -129,7 +130,7 @@ class _Plot(NamedTuple):
 
 def _collide(ends: Iterable[tuple[float, float, str]]) -> bool:
     """Tell whether two names beside their lines' ends would lie on each other."""
-    inside = [end for end in ends if end[0] < WIDE - ENDS - ROW]
+    inside = [end for end in ends if end[0] < WIDE - ENDS - NEAR]
     return any(
         abs(a[1] - b[1]) < ROW and a[0] - b[0] < 8 * len(b[2]) + 8
         for b, a in combinations(sorted(inside), 2)  # b begins before a
@@ -138,7 +139,7 @@ def _collide(ends: Iterable[tuple[float, float, str]]) -> bool:
 
 def _at_the_ends(ends: list[tuple], right: float) -> list[str]:
     """Write the lines' names beside their ends; at the right edge, one by one."""
-    inside = [end for end in ends if end[0] < right - ROW]
+    inside = [end for end in ends if end[0] < right - NEAR]
     crowd = sorted((end for end in ends if end not in inside), key=lambda end: end[1])
     at = [y for _, y, *_ in crowd]
     for _, (i, j) in product(range(50), list(pairwise(range(len(at))))):

@@ -20,6 +20,8 @@ PARTS = (
     "site.mathml",  # formulas without a script
     "runs.run",  # {run}: a command and its recorded output
     "runs.bench",  # {bench}: a measured figure
+    "runs.picture",  # {picture}: drawn from what a run printed
+    "runs.callouts",  # {callouts}: a listing with numbers at its lines
     "runs.gpu",  # {gpu}: what make gpu found, with the machine and the date
     "runs.status",  # {status}: when each file last ran, and how it ended
     "chapters.chapter_diff",  # {chapter-diff}: what changed between two scripts

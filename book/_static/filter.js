@@ -6,9 +6,9 @@
   const LISTS = { // what the items are, in which groups, and what is hidden with the last
     clinic: {
       things: "cases",
-      items: () => [...document.querySelectorAll("table.clinic-index tbody tr")].map((row) => ({
-        parts: [row], group: row.closest("section"), words: text(row),
-        kinds: { symptom: text(row.cells[1]).replace(" (quoted)", ""), class: text(row.closest("section").querySelector("h2, h3")) },
+      items: () => [...document.querySelectorAll(".clinic-index li")].map((item) => ({
+        parts: [item], group: item.closest("details"), words: text(item),
+        kinds: { symptom: text(item.querySelector(".case-tag")), class: text(item.closest("details").querySelector("summary span")) },
       })),
     },
     glossary: {
@@ -33,6 +33,7 @@
     const chosen = new URLSearchParams(location.search), pressed = new Map();
     const input = make("input", { type: "search", id: "filter-words", autocomplete: "off", spellcheck: "false" });
     const status = make("p", { role: "status", class: "filter-count" });
+    let before = false; // whether the list was narrowed: then its folds open
     input.value = chosen.get("words") ?? "";
     const update = () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean), groups = new Map();
@@ -44,7 +45,12 @@
         if (group) groups.set(group, groups.get(group) || fits);
         count += fits ? 1 : 0;
       }
-      for (const [group, any] of groups) group.hidden = !any;
+      const narrowed = words.length > 0 || [...pressed.values()].some((set) => set.size);
+      for (const [group, any] of groups) {
+        group.hidden = !any;
+        if (narrowed !== before && group.matches("details")) group.open = narrowed;
+      }
+      before = narrowed;
       status.textContent = count ? `${count} of ${items.length} ${things}`
         : `None of the ${items.length} ${things} fits: remove a word or a chip.`;
       const url = new URL(location.href);

@@ -82,7 +82,7 @@ def explorable(page: Page) -> None:
     figure = page.locator("figure[data-explorable=arrivals]")
     figure.get_by_role("button", name="Just show me").click()
     figure.get_by_role("button", name="Bring rank 1 back").wait_for()
-    save(page, "explorable.png", figure, figure.locator(".x-buttons"))
+    save(page, "explorable.png", figure, figure.locator(".x-tools"))
 
 
 def diagnosis(page: Page) -> None:

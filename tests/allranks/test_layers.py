@@ -61,6 +61,7 @@ LAYERS = {
     "topics.step": ("base", "topics.buckets", "topics.data_parallel"),
     "topics.topology": ("base", "launch", "topics.kit"),
     "openings": ("base", "topics.collectives"),
+    "pictures": ("base", "openings", "topics.collectives"),
     "clinic": ("base", "live", "vgpu"),
     "diagnose": ("base", "clinic"),
     "rehearse": (
@@ -183,7 +184,7 @@ def test_each_long_function_says_why():
 
 def test_only_runs_and_figures_know_torch():
     """Sums and pictures import no torch, neither directly nor through others."""
-    folders = PACKAGE / "topics", PACKAGE / "base", PACKAGE / "openings"
+    folders = (PACKAGE / name for name in ("topics", "base", "openings", "pictures"))
     paths = [path for folder in folders for path in folder.rglob("*.py")]
     free = [dotted(path) for path in paths if path.name not in WITH_TORCH]
     assert sum(name.endswith(".sums") for name in free) >= 14

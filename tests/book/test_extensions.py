@@ -23,7 +23,7 @@ from book._ext.site import fresh, mathml
 
 PARTS = ["runs.run", "runs.bench", "runs.gpu", "chapters.chapter_diff", "site.lexers"]
 PARTS += ["site.mathml", "clinic.specimen", "clinic.cases", "clinic.lists"]
-PARTS += ["chapters.opening"]
+PARTS += ["chapters.opening", "runs.picture", "runs.callouts"]
 
 
 @pytest.fixture
@@ -240,6 +240,81 @@ def test_a_picture_that_cannot_be_drawn_fails_the_build(build, page):
     """A page can't be published without its picture."""
     _, warnings = build(page, **{bench.DATA: '{"pipe": {}}'})
     assert "ERROR" in warnings
+
+
+PADDING = records.Command("python x.py")
+PAGE_PICTURE = (
+    "```{picture} ch9_data.padding\n:output: python x.py\nHalf *empty*.\n```\n"
+)
+SAID = """\
+$ python x.py
+exit 0
+[rank 0/2] as they come: 0.50 of the places are padding
+[rank 0/2] in buckets: 0.07 of the places are padding
+[rank 0/2] packed: 0.03 of the places are padding
+"""
+
+
+def test_picture_draws_what_a_run_printed(build):
+    """The page holds both drawings, with the output's numbers, and the caption."""
+    files = {f"book/_runs/{PADDING.record}": SAID}
+    html, warnings = build(PAGE_PICTURE, **files)
+    assert not warnings
+    assert html.count("<svg") == 2 and "50 % of the places are padding" in html
+    assert 'class="picture-caption">Half <em>empty</em>.' in html
+
+
+@pytest.mark.parametrize(
+    ("page", "output", "says"),
+    [
+        (PAGE_PICTURE, None, "make notebooks records it"),
+        (PAGE_PICTURE, SAID.replace("places", "seats"), "adapt the picture"),
+        (PAGE_PICTURE, SAID.replace("0.07", "0.49"), "contradict the title"),
+        (PAGE_PICTURE.replace("padding", "nothing"), SAID, "nothing"),
+        (PAGE_PICTURE.replace("Half *empty*.\n", ""), SAID, "needs a caption"),
+        (PAGE_PICTURE.replace("output: python x.py", "glue: a::b"), SAID, "notebook a"),
+        (PAGE_PICTURE.replace(":output: python x.py\n", ""), SAID, "give it that"),
+    ],
+    ids=["no record", "another form", "another result", "no function", "no caption",
+         "no notebook", "no source"],
+)  # fmt: skip
+def test_a_picture_without_its_numbers_fails_the_build(build, page, output, says):
+    """The error says what is missing."""
+    files = {f"book/_runs/{PADDING.record}": output} if output else {}
+    _, warnings = build(page, **files)
+    assert "ERROR" in warnings and says in warnings
+
+
+LISTING = "def one():\n    return 1\n\n\ndef two():\n    x = one()\n    return x < 2\n"
+CALLOUTS = (
+    "```{callouts} x.py\n:pyobject: two\n\n1. `x = one()` asks.\n2. `x <` says.\n```\n"
+)
+
+
+def test_callouts_number_lines_and_explain_them(build):
+    """A number stands at each line that an item names; the list follows."""
+    html, warnings = build(CALLOUTS, **{"x.py": LISTING})
+    assert not warnings
+    lines = re.findall(r'class="callout" data-number="(\d)">(.*)', html)
+    texts = [(number, unescape(re.sub(r"<.*?>", "", line))) for number, line in lines]
+    assert texts == [("1", "x = one()"), ("2", "return x < 2")]
+    assert "return 1" not in html and "asks." in html
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        (CALLOUTS.replace("x = one()", "y = one()"), "the listing has no y = one()"),
+        (CALLOUTS.replace("x <", "x = one()"), "the listing has no x = one() there"),
+        (CALLOUTS.replace("two", "three"), "three"),
+        (CALLOUTS.replace("`x <` says", "says"), "names no code"),
+        (CALLOUTS.replace(" x.py", ""), "name a file"),
+    ],
+)
+def test_callouts_that_do_not_fit_fail_the_build(build, page, says):
+    """A listing that changed needs other words."""
+    _, warnings = build(page, **{"x.py": LISTING})
+    assert says in warnings
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """Figures and tables fit a phone, a tablet and a laptop, in more than one font."""
 
+import json
+
 import pytest
 import yaml
 
+from allranks import hangs
 from allranks.base.paths import ROOT
+from allranks.hangs import tools
 from tests.book.conftest import toc_pages
 
 PAGES = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
@@ -51,10 +55,27 @@ WRONG = r"""() => {
   }
   return found;
 }"""
-ENDS = """() => [...new Set([...document.querySelectorAll(
-  `article section > :is(p, .admonition, div[class*=highlight-], .run, .quiz)`)]
+ENDS = """(kinds) => [...new Set([...document.querySelectorAll(
+  `article section > :is(${kinds})`)]
   .filter((e) => e.offsetWidth && e.checkVisibility())
   .map((e) => Math.round(e.getBoundingClientRect().right)))]"""
+PROSE, CODE = (
+    "p:not(.case-kind, .specimen-foot), .admonition:not(:has(pre))",
+    "div[class*=highlight-], .run, .quiz",
+)
+# The letters of each line of prose that another line follows.
+LINES = """() => [...document.querySelectorAll("article section > p")].flatMap((p) => {
+  const lines = new Map(), texts = document.createTreeWalker(p, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  for (let text; (text = texts.nextNode());)
+    for (let i = 0; i < text.length; i++) {
+      range.setStart(text, i);
+      range.setEnd(text, i + 1);
+      const [box] = range.getClientRects(), line = box && Math.round(box.bottom / 8);
+      if (box) lines.set(line, (lines.get(line) ?? 0) + 1);
+    }
+  return [...lines.values()].slice(0, -1);
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +105,98 @@ def test_nothing_is_cut_or_too_small(tab, site, name):
     assert seen or "<table" not in (site / f"{name}.html").read_text("utf8")
 
 
-def test_prose_code_and_notes_have_one_right_edge(browser, site):
-    """Whatever follows each other on a page ends at the same place."""
+def test_prose_has_one_right_edge_and_code_another(browser, site):
+    """What is read ends at one place, and what gains by more room at another."""
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
-    for page in ("book/ch5_ddp", "book/app_clinic_ddp", "notebooks/ch4_ranks"):
+    for page in ("book/ch5_ddp", "book/ch4_ranks", "book/ch7_collectives"):
         tab.goto(f"{site.as_uri()}/{page}.html")
-        ends = tab.evaluate(ENDS)
-        assert len(ends) == 1, (page, ends)
+        (prose,), (code,) = (tab.evaluate(ENDS, kinds) for kinds in (PROSE, CODE))
+        assert prose < code, page
+    for page in ("book/app_clinic_ddp", "notebooks/ch4_ranks"):
+        tab.goto(f"{site.as_uri()}/{page}.html")
+        assert len(tab.evaluate(ENDS, PROSE)) == 1, page
+    tab.close()
+
+
+def test_a_line_of_prose_has_at_most_75_letters(browser, site):
+    """The mean of the full lines does, and none has many more."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    for page in ("book/ch5_ddp", "book/ch7_collectives", "book/app_clinic_ddp"):
+        tab.goto(f"{site.as_uri()}/{page}.html")
+        lines = tab.evaluate(LINES)
+        assert len(lines) > 50
+        assert sum(lines) / len(lines) <= 75 and max(lines) < 92, page
+    tab.close()
+
+
+def test_a_long_name_in_the_contents_of_a_page_breaks(browser, site):
+    """No entry of "On this page" is cut at the window's edge."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(f"{site.as_uri()}/book/app_clinic_hangs.html")
+    wide = """() => [...document.querySelectorAll(".page-toc .nav-link .pre")]
+      .map((e) => [e.textContent,
+        Math.max(...[...e.getClientRects()].map((r) => r.right))
+        - e.closest(".bd-sidebar-secondary").getBoundingClientRect().right])"""
+    ends = tab.evaluate(wide)
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in dict(ends)
+    assert [end for end in ends if end[1] > 0] == []
+    tab.close()
+
+
+def test_the_gallery_is_a_strict_grid(browser, site):
+    """Three rows of three pictures of one size, and one column of them on a phone."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(f"{site.as_uri()}/book/ch4_ranks.html")
+    boxes = """() => [...document.querySelectorAll(
+        ".gallery svg, .gallery .sd-col > p:first-of-type > code:first-child")]
+      .map((e) => [e.localName, e.getBoundingClientRect()])
+      .map(([name, { x, y, width, height }]) =>
+        [name, ...[x, y, width, height].map(Math.round)])"""
+    for width, columns in (1280, 3), (390, 1):
+        tab.set_viewport_size({"width": width, "height": 900})
+        found = tab.evaluate(boxes)
+        pictures = [box[1:] for box in found if box[0] == "svg"]
+        calls = [box[1:] for box in found if box[0] == "code"]
+        assert len(pictures) == len(calls) == 9
+        assert len({box[0] for box in pictures}) == columns
+        assert len({box[1] for box in pictures}) == 9 // columns
+        assert len({tuple(box[2:]) for box in pictures}) == 1
+        assert len({box[1] for box in calls}) == 9 // columns
+        assert min(c[1] - p[1] - p[3] for p, c in zip(pictures, calls, strict=True)) > 0
+    tab.close()
+
+
+def test_the_heat_map_of_hangs_stays_a_table(browser, site):
+    """Its columns can be compared on a phone; a tap shows the seconds of a cell."""
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.goto(f"{site.as_uri()}/book/app_clinic_hangs.html")
+    table = tab.locator("table.hang-table").first
+    box = table.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+    heads = table.locator("thead th").all()[1:]
+    assert len(heads) == len(tools.TOOLS) - 1  # live ranks are no tool for a job
+    middles = [h.bounding_box()["x"] + h.bounding_box()["width"] / 2 for h in heads]
+    measured = json.loads((ROOT / hangs.DATA).read_text("utf8"))["hangs"]
+    rows = table.locator("tbody tr:not(:last-child)").all()
+    assert len(rows) > 10
+    for row in rows:
+        slug = row.locator("a").get_attribute("href").partition("#clinic-")[2]
+        cells = row.locator("td").all()
+        for cell, middle in zip(cells, middles, strict=True):
+            place = cell.bounding_box()
+            assert abs(place["x"] + place["width"] / 2 - middle) < 1
+        said = [cell.inner_text() for cell in cells]
+        kinds = [key for key in tools.TOOLS if key != "live_ranks"]
+        for text, key in zip(said, kinds, strict=True):
+            one = measured[slug][key]
+            assert text.split()[1].startswith(one["verdict"]), (slug, key, text)
+            seconds = one.get("seconds")
+            assert seconds is None or f"after {seconds:.1f} s" in text
+    tip = rows[0].locator(".hang-tip").first
+    opacity = "tip => getComputedStyle(tip).opacity"
+    assert tip.evaluate(opacity) == "0"
+    rows[0].locator("td").first.hover()
+    assert tip.evaluate(opacity) == "1"
     tab.close()
 
 

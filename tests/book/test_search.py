@@ -91,6 +91,21 @@ def test_the_index_has_every_case_term_and_figure(index, site, pages):
     assert len(names) >= 7
 
 
+def test_no_result_shows_the_name_of_a_label(index):
+    """Labels such as ch4_ranks are for the book's sources; results show titles."""
+    sources = (ROOT / "book").glob("*.md")
+    named = re.compile(r"^\((\w+)\)=$", re.MULTILINE)
+    labels = {
+        name for path in sources for name in named.findall(path.read_text("utf8"))
+    }
+    assert {"ch4_ranks", "app_clinic"} <= labels
+    shown = [
+        (row[3], set(re.findall(r"(?<!/)\b\w+_\w+", row[5])) & labels)
+        for row in index["entries"]
+    ]
+    assert [one for one in shown if one[1]] == []
+
+
 def test_each_line_of_what_readers_say_is_about_a_place(index):
     """A page's ``said`` names places that exist."""
     pages = [name.removeprefix("book/") for name in index["pages"]]

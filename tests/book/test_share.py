@@ -29,7 +29,7 @@ def test_the_front_page_is_a_page(browser, site):
     tab.goto((site / "index.html").as_uri())
     assert tab.url.endswith("index.html") and tab.locator("h1").count() == 1
     tab.get_by_role("button", name="Take rank 1 away").click()
-    assert "rank 1 finished" in tab.locator(".x-report").inner_text()
+    assert "rank 1 finished" in tab.locator(".x-report").text_content()
     links = tab.locator("article a[href]").evaluate_all("all => all.map(a => a.href)")
     assert len(links) > 20
     for link in links:

@@ -85,7 +85,7 @@ def explorable_is_live_both_ways(notebook) -> None:
     """Check that Python sees a control's new value, and the control Python's."""
     box = notebook.figure(find_cell(notebook, "WhoIsWho(nodes="))
     box.locator(".x-summary", has_text="Rank 2 of 3").wait_for()  # who.change(...)
-    box.get_by_text("More", exact=True).click()
+    box.get_by_text("More controls", exact=True).click()
     box.get_by_label("rank", exact=True).fill("1")
     scratch = find_cell(notebook, "who.change(")
     notebook.write(scratch, "who.rank, who.facts['local_rank']")

@@ -61,6 +61,7 @@ class Arrivals(Explorable):
         return {
             "begins": begins,
             "waits": waits,
+            "waited_s": sum(waits),
             "holds": holds,
             "code": cell(arrives),
             "output": _output(arrives, present, absent, holds),
@@ -137,6 +138,11 @@ def _summary(
             f"{_capital(who)} never {calls} all_reduce, so {those} {wait} in it, "
             f"{waited} in all, until the cell's timeout ends that after {TIMEOUT} s. "
             "A script would wait for half an hour, and print nothing."
+        )
+    if not sum(waits):
+        return (
+            f"All four call all_reduce after {amount(seconds[0], 's')}, so nobody "
+            "waits. Then each rank holds 0 + 1 + 2 + 3 = 6."
         )
     last = max(present, key=lambda rank: seconds[rank])
     return (

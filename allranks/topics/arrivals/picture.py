@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allranks.base.picture import Picture
+from allranks.base.picture import Picture, draw_box
 from allranks.base.svg import RANK_COLORS, document, red, write
 from allranks.topics.arrivals import sums
 
@@ -45,7 +45,11 @@ def lanes(
                 middle = until + wait * scale / 2
                 parts.append(write(middle, y + 21, "waits", size=13))
             line = f"rank {rank}: calls it after {at:g} s, waits {round(wait, 3):g} s"
-        parts.append(write(WIDTH - 4, y + 23, f"holds {value}", "end"))
+        # Stripes say whose numbers are in it: those of all, or only its own.
+        inside = [rank] if begins is None else list(range(len(arrives)))
+        parts += draw_box(WIDTH - 32, y + 2, 30, 28, inside, dashed=False)
+        parts.append(write(WIDTH - 17, y + 18, f"{value}", bold=True))
+        parts.append(write(WIDTH - 38, y + 21, "holds", "end", 13))
         lines.append(f"{line}, holds {value}")
     # The collective begins when the last rank comes, so not at all if one never does.
     if begins is not None:

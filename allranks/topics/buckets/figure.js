@@ -1,11 +1,12 @@
 // Buckets and overlap. Mirrors sums.py, models.py and traces.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, nice, draggable, explorable } from "../kit/kit.js";
-import { CAPS, EXAMPLE, LEAST, LONGEST, MOST, TINY } from "./figure.py";
+import { h, picture, rect, text, hatched, table, whole, amount, nice, FINE, draggable, explorable } from "../kit/kit.js";
+import { EXAMPLE, LEAST, LONGEST, MOST, POINTS, TINY } from "./figure.py";
 import { LAYER, MODELS, MOST_LAYERS } from "./models.py";
 import { DEFAULT_CAPS, MIB } from "./sums.py";
 import { BACKWARD, COMM, LARGEST, MOST as MOST_SPANS } from "./traces.py";
 
+const CURVE = [...Array(POINTS).keys()].map((k) => 2 ** (k / 4)); // MiB
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
 function layersOf(model, words) {
@@ -51,10 +52,12 @@ function stepOf(layers, capMb, { batch_size, tflops, world_size, alpha_us, gb_pe
     now = end;
   }
   const buckets = assign(sizes, ...caps).map((members) => {
-    const bytes = sum(members.map((i) => sizes[i])), ready = spans[owners[members.at(-1)]][3];
+    const pieces = new Map(), ready = spans[owners[members.at(-1)]][3];
+    for (const i of members) pieces.set(owners[i], (pieces.get(owners[i]) ?? 0) + sizes[i]);
+    const bytes = sum([...pieces.values()]);
     const start = Math.max(ready, free);
     free = start + 2 * (W - 1) * (alpha_us * 1e-6) + 2 * (W - 1) * bytes / W / bandwidth;
-    return [bytes, [...new Set(members.map((i) => spans[owners[i]][0]))], ready, start, free];
+    return [bytes, [...new Set([...pieces.keys()].map((i) => spans[i][0]))], ready, start, free, [...pieces]];
   });
   const backward = now - forward, computed = forward + backward;
   return {
@@ -166,9 +169,9 @@ export function compute({ model, layers, bucket_cap_mb, trace, ...machine }) {
   return {
     layers: step.layers, buckets: step.buckets, forward: step.forward, backward: step.backward,
     sending: step.sending, exposed, total, after_backward: computed + step.sending,
-    compare: CAPS.map((cap) => {
+    curve: CURVE.map((cap) => {
       const other = stepOf(chosen, cap, machine);
-      return [cap, other.buckets.length, other.total];
+      return other.total - other.computed;
     }),
     seen, summary,
   };
@@ -192,100 +195,170 @@ const fields = [
     get: () => null, set: (words) => ({ trace: lanes(words) }) },
 ];
 
-const LANE = 44, TOP = 22, PITCH = LANE + TOP + 8, EDGE = 9;
+// Where the parts of the drawing are, from top to bottom, in px; all as wide as the axis.
+const EDGE = 9, LANE = 40, COMPUTES = 22, SENDS = 176, AXIS = 242, CURVE_TOP = 290, TRACK = 348;
+const PALE = "color-mix(in srgb, var(--x-soft) 65%, transparent)"; // no rank's own: all do the same
+const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
+const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
+const path = (d, look, more) => h("svg:path", { d, class: look, ...more });
+const shade = (deep, hue = "") => ({ style: `${hue} --deep: ${deep}%` });
 
-// Draw two lanes over time, one for what computes and one for what is sent. A span is
-// [name, from, to, words of a tooltip]. A name is written in its box, or in the gap
-// behind it; if it is too long for both, only its number is.
-function timeline(label, rows, { width, until, id }, ...more) {
-  const scale = (width - 2 * EDGE) / until, x = (time) => EDGE + time * scale;
-  const bottom = PITCH * rows.length + 4;
-  return picture(width, bottom + 22, label,
-    rows.map(([name, hue, spans, kind], row) => [
-      text(EDGE, PITCH * row + 15, name, { "text-anchor": "start", class: "x-soft" }),
-      h("svg:g", { class: kind }, spans.map(([words, from, to, tip], i) => {
-        const y = PITCH * row + TOP, across = (to - from) * scale;
-        const gap = ((spans[i + 1]?.[1] ?? until) - to) * scale, short = /\d*$/.exec(words)[0];
-        const fits = (one, room) => one && 7.2 * one.length + 3 < room && one;
-        const inside = fits(words, across) || fits(short, across), behind = !inside && fits(short, gap);
-        const mark = id && { "data-id": `${row} ${words}` }, note = id && { "data-id": `t${row} ${words}` };
-        return h("svg:g", {}, h("svg:title", {}, `${tip ?? words}: ${amount(from, "s")} to ${amount(to, "s")}`),
-          h("svg:rect", { x: x(from), y, width: Math.max(0.5, across), ...mark,
-            height: LANE, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
-          inside && text((x(from) + x(to)) / 2, y + 27, inside, { class: "x-small", ...note }),
-          behind && text(x(to) + Math.min(gap / 2, 3.6 * behind.length + 3), y + 27, behind, { class: "x-small", ...note }));
-      })),
-    ]),
-    h("svg:path", { class: "x-frame", d: `M${x(0)} ${bottom}H${x(until)}` }),
-    [0, 0.5, 1].map((part, i) => [
-      h("svg:path", { class: "x-frame", d: `M${x(until * part)} ${bottom - 4}v8` }),
-      text(x(until * part), bottom + 18, part ? amount(until * part, "s") : "0",
-        { "text-anchor": ["start", "middle", "end"][i], class: "x-small" }),
-    ]),
-    more.map((make) => make?.(x, bottom)));
+// Draw a piece of work, grey in a depth, or hatched if it travels, from time a to b. Its
+// name is in it, or only its number, which may also stand in the gap behind it.
+function span([name, a, b], x, y, { deep, id, gap = 0, tip = name }) {
+  const from = x(a), width = Math.max(0.5, x(b) - from), short = /\d*$/.exec(name)[0];
+  const fits = (words, room) => words && wide(words) < room && words, key = (what) => ({ "data-id": id && what + id });
+  const inside = fits(name, width) || fits(short, width), words = inside || fits(short, gap);
+  const middle = inside ? from + width / 2 : from + width + wide(words || "") / 2, box = [from, y, width, LANE];
+  return h("svg:g", {}, h("svg:title", {}, `${tip}: ${amount(a, "s")} to ${amount(b, "s")}`),
+    deep ? rect(...box, { class: "x-box", rx: 0, ...shade(deep, "--hue: var(--x-soft);"), ...key("") })
+      : hatched(...box, PALE, { rx: 0, ...key("") }),
+    inside && !deep && rect(middle - wide(words) / 2, y + 11, wide(words), 18, { class: "x-plate", ...key("plate ") }),
+    words && text(middle, y + 25, words, { ...small, ...key("name ") }));
 }
 
-// Shade the time in which a rank waits for what is still being sent.
-const exposed = (facts, end) => (x, bottom) => facts.exposed > 0 && h("svg:g", { class: "x-answer" },
-  rect(x(end), TOP, x(facts.total) - x(end), bottom - TOP - 4, { class: "x-wait", "data-id": "exposed", rx: 0 }),
-  text(Math.max(x(facts.total), EDGE + 186), 15, `exposed: ${amount(facts.exposed, "s")}`,
-    { "text-anchor": "end", class: "x-small" }));
+const computing = ({ forward, layers }, x) => [["forward", 0, forward], ...layers.map(([name, , a, b]) => [name, a, b])]
+  .map((one, i) => span(one, x, COMPUTES, { deep: i ? 32 : 12, id: `does ${one[0]}` }));
+const sending = ({ buckets }, x) => buckets.map(([bytes, , , a, b], i) => span([`bucket ${i}`, a, b], x, SENDS,
+  { id: `sends ${i}`, tip: `bucket ${i}, ${amount(bytes, "B")}`, gap: x(buckets[i + 1]?.[3] ?? b) - x(b) }));
 
-// The step before the last change, as dashed outlines on the same scale.
-const ghosts = (before) => (x, bottom) => before && h("svg:g", { class: "x-answer" },
-  before.facts.buckets.map(([, , , a, b]) => h("svg:rect", { class: "x-ghost",
-    x: x(a), y: PITCH + TOP, width: Math.max(0.5, x(b) - x(a)), height: LANE })),
-  h("svg:path", { class: "x-ghost", d: `M${x(before.facts.total)} 4V${bottom}` }));
+// Let each layer's gradient fall from its backward into its buckets. What a bucket gets
+// of a layer is as wide as its share, above of the layer's time, below of the bucket's.
+function falling({ layers, buckets }, x) {
+  const top = COMPUTES + LANE, middle = (top + SENDS) / 2, taken = layers.map(() => 0);
+  const fall = (from, to) => `${from} ${top}C${from} ${middle} ${to} ${middle} ${to} ${SENDS}`;
+  return buckets.map(([bytes, , ready, start, end, pieces], i) => {
+    let landed = 0;
+    const ribbons = pieces.map(([layer, part]) => {
+      const [, all, a, b] = layers[layer];
+      const [from, from2] = [0, part].map((more) => x(a + (b - a) * (taken[layer] + more) / all));
+      const [to, to2] = [0, part].map((more) => x(start + (end - start) * (landed + more) / bytes));
+      taken[layer] += part;
+      landed += part;
+      return `M${fall(from, to)}H${to2}C${to2} ${middle} ${from2} ${middle} ${from2} ${top}Z`;
+    });
+    return [path(ribbons.join(""), "x-fall", shade(i % 2 ? 12 : 26)),
+      // Its last gradient is there: it leaves, as soon as the link is free.
+      buckets.length < 50 && path(`M${fall(x(ready), x(start))}`, "x-frame")];
+  });
+}
 
-// The edge of a bucket that is full can be pulled: that sets bucket_cap_mb.
-const edge = (state, facts, set) => (x) => {
-  const { buckets } = facts, at = buckets.length > 2 ? 1 : 0, [bytes, , , from, to] = buckets[at];
-  const now = state.bucket_cap_mb ?? 25, across = Math.max(24, x(to) - x(from));
-  const high = 1024, map = (value) => Math.max(1, Math.round(value));
-  return h("svg:g", { class: "x-answer" }, draggable(
-    h("svg:rect", { x: x(to) - 5, y: PITCH + TOP - 4, width: 10, height: LANE + 8, rx: 4, class: "x-handle" }),
-    "edge", { label: "bucket_cap_mb, the edge of a bucket", now: Math.round(now), low: 1, high,
-      said: `${now} MiB; this bucket has ${amount(bytes, "B")}`,
-      move: (by, start) => map(start * (1 + by / across)),
-      step: (by) => map(by > 0 ? Math.max(now + 1, now * 1.1 ** by) : Math.min(now - 1, now * 1.1 ** by)),
-      set: (cap) => set({ bucket_cap_mb: cap }) }));
-};
+// The rank waits for what is sent when it has computed; below, what is hidden and what not.
+function waiting({ buckets, exposed, total, sending }, x, width) {
+  const computed = x(total - exposed), hidden = sending - exposed, y = SENDS + LANE + 5;
+  const bare = `exposed: ${amount(exposed, "s")}`, from = Math.min(computed + 5, width - EDGE - wide(bare));
+  const words = ["all_reduce hidden behind backward: ", "hidden: "].map((one) => one + amount(hidden, "s"));
+  const until = exposed > TINY ? Math.min(computed, from) - 6 : computed, short = words.find((one) => wide(one) < until - EDGE);
+  const line = (a, b, stroke) => path(`M${a} ${y}H${b}`, "", { style: `stroke: ${stroke}; stroke-width: 3px` });
+  return [
+    hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, right)],
+    exposed > TINY && [line(computed, x(total), "var(--x-red)"), text(from, y + 15, bare, left),
+      rect(computed, COMPUTES, x(total) - computed, LANE, { class: "x-wait", "data-id": "exposed", rx: 0 }),
+      x(total) - computed > 44 && text((computed + x(total)) / 2, COMPUTES + 25, "waits", small)]];
+}
 
-function draw({ state, facts, before, set, measured, width }) {
-  const s = (value) => amount(value, "s"), computed = facts.forward + facts.backward;
+// The axis has the two times that matter: when backward ends, and when the step does.
+function axis({ exposed, total }, x, until) {
+  const computed = x(total - exposed), end = `step: ${amount(total, "s")}`, far = Math.max(x(total), wide(end) + 22);
+  const mid = `backward ends: ${amount(total - exposed, "s")}`;
+  return [path(`M${x(0)} ${AXIS - 4}v8m0 -4H${x(until)}`, "x-frame"), text(x(0), AXIS + 16, "0", left),
+    path(`M${x(total)} ${AXIS - 4}v8`, "x-frame x-answer"), text(far, AXIS + 16, end, { ...right, class: "x-small x-answer" }),
+    exposed > TINY && path(`M${computed} ${COMPUTES + LANE}V${AXIS + 4}`, "x-idle"),
+    computed < far - wide(end) && computed > 26 + wide(mid) && text(computed, AXIS + 16, mid, right)];
+}
+
+// The time exposed with every size of buckets, and a handle that chooses one.
+function choosing({ state, facts, set, width, narrow }) {
+  const low = CURVE[0], high = CURVE.at(-1), across = width - 2 * EDGE, cap = state.bucket_cap_mb, now = cap ?? 25;
+  const fit = (mib) => Math.min(high, Math.max(low, Math.round(mib)));
+  const x = (mib) => EDGE + across * Math.log(mib / low) / Math.log(high / low), at = x(fit(now)), floor = TRACK - 8;
+  const most = Math.max(...facts.curve, facts.exposed) || 1, y = (time) => floor - (floor - CURVE_TOP) * time / most;
+  const line = facts.curve.map((time, i) => `${x(CURVE[i])} ${y(time)}`).join("L"), last = facts.curve.at(-1);
+  const words = amount(facts.exposed, "s"), size = cap !== null ? `${cap} MiB` : `25 MiB${narrow ? "" : ", the first 1 (default)"}`;
+  return [
+    h("svg:text", { x: EDGE, y: CURVE_TOP - 10, ...left },
+      h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${size}`), h("svg:tspan.x-answer", {}, `: ${words} exposed`)),
+    text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-guess" }),
+    h("svg:g", { class: "x-answer" },
+      path(`M${line}V${floor}H${EDGE}Z`, "x-wait"),
+      y(last) < floor - 18 && text(width - EDGE - 5, y(last) + 15, (narrow ? "" : "one bucket: ") + amount(last, "s"), right),
+      path(`M${at} ${y(facts.exposed)}V${TRACK}`, "", { style: "stroke: var(--x-ink)" }),
+      h("svg:circle", { cx: at, cy: y(facts.exposed), r: 4, class: "x-tip", "data-id": "chosen" })),
+    path(`M${EDGE} ${TRACK}h${across}`, "x-frame"),
+    [1, 5, 25, 100].map((mib) => text(x(mib), TRACK + 22, mib, mib > 1 ? small : left)),
+    text(width - EDGE, TRACK + 22, "1024 MiB", right),
+    draggable(h("svg:g", {}, rect(at - 22, TRACK - 22, 44, 44, { fill: "transparent" }),
+      rect(at - 7, TRACK - 10, 14, 20, { class: "x-handle", rx: 5 }),
+      path(`M${at - 2} ${TRACK - 4}v8m4 -8v8`, "", { style: "stroke: var(--x-ground)" })),
+    "cap", { label: "bucket_cap_mb, the handle", now: fit(now), low, high,
+      said: `${now} MiB: ${facts.buckets.length} buckets, ${words} exposed`,
+      move: (by, start) => fit(start * (high / low) ** (by / across)),
+      step: (by) => fit(by > 0 ? Math.max(now + 1, now * 1.1 ** by) : Math.min(now - 1, now * 1.1 ** by)),
+      set: (mib) => set({ bucket_cap_mb: mib }) })];
+}
+
+// "blocks 11 to 0": the layers' names, in backward's order.
+function spell(layers) {
+  const names = layers.map(([name]) => name), numbered = names.filter((name) => /\d$/.test(name));
+  const [first, last] = [0, -1].map((at) => (numbered.length > 2 ? numbered : names).at(at));
+  return numbered.length > 2 ? `${first.replace(" ", "s ")} to ${/\d+$/.exec(last)}` : `${first} to ${last}`;
+}
+
+function stepPicture(view) {
+  const { facts, before, width, narrow, state: { world_size: W } } = view;
+  const until = nice(Math.max(facts.total, before?.facts.total ?? 0, TINY), FINE);
+  const x = (time) => EDGE + time * (width - 2 * EDGE) / until, top = COMPUTES + LANE;
+  return picture(width, TRACK + 28, `Modelled step: ${facts.summary}`,
+    text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
+    computing(facts, x),
+    h("svg:g", { class: "x-guess" },
+      facts.layers.map(([, bytes, a, b], i) => bytes > 0
+        && path(`M${x(a)} ${top}v30h${Math.max(1, x(b) - x(a))}v-30z`, "x-fall", shade(i % 2 ? 12 : 26))),
+      hatched(x(0), SENDS, x(facts.sending) - x(0), LANE, PALE, { rx: 0 }),
+      text(EDGE, SENDS - 10, `all_reduce, ${amount(facts.sending, "s")} in all${narrow ? "" : ": how much of it fits under backward?"}`, left)),
+    h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width)),
+    before && h("svg:g", { class: "x-answer" }, before.facts.buckets.map(([, , , a, b]) =>
+      rect(x(a), SENDS, Math.max(0.5, x(b) - x(a)), LANE, { class: "x-ghost", rx: 0 })),
+    path(`M${x(before.facts.total)} ${COMPUTES}V${AXIS}`, "x-ghost")),
+    x(facts.forward) > 113 && ["A gradient falls", "into a bucket. Full,", "it is sent, when", "the link is free."]
+      .map((line, i) => text(EDGE, top + 24 + 16 * i, line, { ...left, class: "x-small x-soft x-answer" })),
+    axis(facts, x, until), choosing(view));
+}
+
+// What a profiler saw, in ms: one lane for what computes, one for what is sent.
+function traced(trace, length, width) {
+  const x = (time) => EDGE + time * (width - 2 * EDGE) / (length || 1), low = COMPUTES + LANE + 26, bottom = low + LANE + 6;
+  return picture(width, bottom + 22, "The trace: backward and collectives over time",
+    text(EDGE, 14, "computes", left), text(EDGE, low - 8, "sends", left),
+    trace.compute.map(([a, b]) => span(["backward", a / 1e3, b / 1e3], x, COMPUTES, { deep: 32 })),
+    trace.comm.map(([a, b, name], i) => span([`${i}`, a / 1e3, b / 1e3], x, low, { tip: name })),
+    path(`M${x(0)} ${bottom}H${x(length)}`, "x-frame"),
+    text(x(0), bottom + 17, "0", left), text(x(length), bottom + 17, amount(length, "s"), right));
+}
+
+function draw(view) {
+  const { state, facts, set, measured, width } = view, s = (value) => amount(value, "s");
   const trace = measured?.trace ?? state.trace, seen = measured?.seen ?? facts.seen;
   const button = (key, words, press) =>
     h("button", { type: "button", "data-key": key, onclick: press }, words);
-  const times = (total) => [s(total), computed ? (total / computed).toFixed(2) : "–"];
-  const until = nice(Math.max(facts.total, before?.facts.total ?? 0, TINY));
   return {
     picture: [
-      timeline(`Modelled step: ${facts.summary}`, [
-        ["computes", 0, [["forward", 0, facts.forward], ...facts.layers.map(([name, , a, b]) => [name, a, b])]],
-        ["all_reduce, bucket by bucket", 1, facts.buckets.map(([bytes, , , a, b], i) =>
-          [String(i), a, b, `bucket ${i}, ${amount(bytes, "B")}`]), "x-answer"],
-      ], { width, until, id: true }, ghosts(before), exposed(facts, computed), edge(state, facts, set)),
+      stepPicture(view),
       trace && [
         h("p", {}, `${measured?.trace ? "Measured on live ranks" : "Trace"}${trace.ranks ? `, ${trace.ranks} ranks` : ""}: `
           + `${s(seen.length)}; ${s(seen.exposed)} of ${s(seen.sending)} of sending is exposed.`),
-        timeline("The trace: backward and collectives over time", [
-          ["computes", 0, trace.compute.map(([a, b]) => ["", a / 1e3, b / 1e3, "backward"])],
-          ["sends", 1, trace.comm.map(([a, b, name], i) => [String(i), a / 1e3, b / 1e3, name])],
-        ], { width, until: seen.length || 1 }),
+        traced(trace, seen.length, width),
       ],
     ],
     below: [
-      h("p", {}, "Forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free. The numbers count blocks, layers and buckets from 0. Dashed: as it was before your last change. Pull the thick edge of a bucket to fill it later or sooner."),
+      h("p", {}, "Hatched: on the link. A number in a box is that of its block, layer or bucket, from 0. "
+        + "Dashed: as it was before your last change. Without any overlap, if all were sent after "
+        + `backward, a step would take ${s(facts.after_backward)}.`),
       h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
         state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
-      table("The step with other buckets", ["bucket_cap_mb", "buckets", "step", "step / computing"], [
-        ...facts.compare.map(([cap, count, total]) => [cap === null ? "default: 25, the first 1"
-          : cap > 1e5 ? "so large that all is one" : cap, count, ...times(total)]),
-        ["no overlap: sent after backward", facts.buckets.length, ...times(facts.after_backward)],
-      ]),
       table("Each bucket, in the order in which they are sent",
         ["bucket", "bytes", "ready", "sent", "there", "layers"],
-        facts.buckets.map(([bytes, names, ...when], i) => [i, amount(bytes, "B"), ...when.map(s),
+        facts.buckets.map(([bytes, names, ready, from, to], i) => [i, amount(bytes, "B"), s(ready), s(from), s(to),
           names.length > 3 ? `${names[0]} to ${names.at(-1)}` : names.join(", ")])),
     ],
   };

@@ -13,7 +13,7 @@ from allranks.topics.buckets import models, runs, sums, traces
 from allranks.topics.buckets.picture import timeline
 from allranks.topics.kit.explorable import Explorable
 
-CAPS = (None, 1.0, 5.0, 25.0, 100.0, 1e6)  # MiB; the last makes one bucket
+POINTS = 41  # of the curve: caps of 2^(k / 4) MiB, from 1 to 1024
 MOST = 65536  # samples per rank, ranks
 LEAST, LONGEST = 0.001, 1e6  # TFLOP/s and GB/s; µs per message
 TINY = 5e-9  # seconds; from here on, the summary shows more than 0 µs
@@ -58,7 +58,7 @@ class Buckets(Explorable):
         trace: dict | None,
         **machine: Any,
     ) -> dict[str, Any]:
-        """Lay out the step, compare other bucket sizes, and read the trace's lanes.
+        """Lay out the step, try other bucket sizes, and read the trace's lanes.
 
         Raises:
             ValueError: if there is no such model, or a number is out of bounds.
@@ -88,10 +88,8 @@ class Buckets(Explorable):
             )
         step = _step(chosen, bucket_cap_mb, **machine)
         exposed, size = step.total - step.computed, machine["world_size"]
-        compare = []
-        for cap in CAPS:
-            other = _step(chosen, cap, **machine)
-            compare.append([cap, len(other.buckets), other.total])
+        others = (_step(chosen, cap, **machine) for cap in _curve())
+        curve = [other.total - other.computed for other in others]
         num_bytes = sum(layer[1] for layer in step.layers)
         summary = (
             f"{_count(size, 'rank')}, {amount(num_bytes, 'B')} of gradients in "
@@ -125,7 +123,7 @@ class Buckets(Explorable):
             "exposed": exposed,
             "total": step.total,
             "after_backward": step.computed + step.sending,
-            "compare": compare,
+            "curve": curve,  # seconds exposed, with each cap of _curve
             "seen": seen,
             "summary": summary,
         }
@@ -182,6 +180,10 @@ class Buckets(Explorable):
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _curve() -> list[float]:
+    return [2 ** (k / 4) for k in range(POINTS)]
 
 
 def _share(step: sums.Step) -> str:

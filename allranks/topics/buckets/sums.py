@@ -16,13 +16,17 @@ DEFAULT_CAPS = (1 * MIB, 25 * MIB)  # torch's: of the first bucket, of the other
 
 
 class Bucket(NamedTuple):
-    """A bucket: its bytes, its layers, and when it is ready, starts and ends, in s."""
+    """A bucket: its bytes, its layers, and when it is ready, starts and ends, in s.
+
+    ``pieces`` are its bytes of each layer, as (place in ``Step.layers``, bytes).
+    """
 
     num_bytes: int
     layers: list[str]
     ready: float
     start: float
     end: float
+    pieces: list[tuple[int, int]]
 
 
 class Step(NamedTuple):
@@ -134,12 +138,15 @@ def step(
         now = end
     buckets, free = [], 0.0
     for members in assign(sizes, *cap_bytes):
-        num_bytes = sum(sizes[i] for i in members)
+        pieces = {}
+        for i in members:
+            pieces[owners[i]] = pieces.get(owners[i], 0) + sizes[i]
+        num_bytes = sum(pieces.values())
         ready = spans[owners[members[-1]]][3]
         # Collectives of one group run one after another.
         start = max(ready, free)
         messages = 2 * (world_size - 1) * alpha
         free = start + messages + ring_bytes(world_size, num_bytes) / bandwidth
-        names = list(dict.fromkeys(spans[owners[i]][0] for i in members))
-        buckets.append(Bucket(num_bytes, names, ready, start, free))
+        names = list(dict.fromkeys(spans[i][0] for i in pieces))
+        buckets.append(Bucket(num_bytes, names, ready, start, free, [*pieces.items()]))
     return Step(forward, now - forward, spans, buckets)

@@ -57,6 +57,30 @@ def seconds(plan: list[list[Message]], alpha: float, bandwidth: float) -> float:
     return sum(alpha + max(m[4] for m in step) / bandwidth for step in plan)
 
 
+def waiting(step: list[Message], world_size: int) -> list[int]:
+    """Return the ranks that neither send nor receive in a step: they wait for its end.
+
+    >>> waiting(messages(schedule("all_reduce", "naive", 4), [1] * 4)[0], 4)
+    [2, 3]
+    """
+    busy = {rank for message in step for rank in message[:2]}
+    return [rank for rank in range(world_size) if rank not in busy]
+
+
+def wait_share(
+    plan: list[list[Message]], world_size: int, alpha: float, bandwidth: float
+) -> float:
+    """Return the part of all ranks' time in which they wait, from 0 to 1.
+
+    >>> plan = messages(schedule("all_reduce", "naive", 4), [1] * 4)
+    >>> wait_share(plan, 4, alpha=1.0, bandwidth=1.0)
+    0.5
+    """
+    total = seconds(plan, alpha, bandwidth)
+    times = [len(waiting(s, world_size)) * seconds([s], alpha, bandwidth) for s in plan]
+    return sum(times) / (world_size * total) if total else 0.0
+
+
 def sent(plan: list[list[Message]], world_size: int) -> list[list[int]]:
     """Count the bytes that each rank (row) sends to each other rank (column).
 

@@ -1,6 +1,6 @@
 // Collectives, chunk by chunk. Mirrors sums.py and costs.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, nice, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, hatch, pressable, table, whole, amount, nice, explorable } from "../kit/kit.js";
 import { MOST_RANKS, MOST_NUMBERS, LEAST, LONGEST } from "./figure.py";
 import { FORMULAS } from "./sums.py";
 
@@ -77,6 +77,9 @@ const messages = (steps, sizes) => steps.map((step) => {
   return [...found.values()];
 });
 const longest = (step) => Math.max(...step.map((message) => message[4]));
+// Return the ranks that neither send nor receive in a step, and so wait for its end.
+const waiting = (step, size) => range(size).filter((rank) =>
+  !step.some(([source, target]) => source === rank || target === rank));
 
 // Count the chunks of n / W that cannot travel at the same time.
 const passed = (collective, way, size) =>
@@ -120,29 +123,32 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
   const sizes = sizesOf(numbers, size).map((n) => 4 * n);
   const held = steps.slice(0, step).reduce(apply, before(collective, size));
   const fresh = new Set(step ? steps[step - 1].map((t) => `${t[1]} ${t[2]}`) : []);
+  const waits = [];
   let mine;
   const compare = Object.keys(FORMULAS[collective]).map((way) => {
     const plan = messages(schedule(collective, way, size), sizes);
     const links = range(size).map(() => range(size).map(() => 0));
     for (const [source, target, , , bytes] of plan.flat()) links[source][target] += bytes;
-    const time = sum(plan.map((one) => alpha + longest(one) / bandwidth));
+    const each = plan.map((one) => alpha + longest(one) / bandwidth), time = sum(each);
+    waits.push(time && sum(plan.map((one, i) => waiting(one, size).length * each[i])) / (size * time));
     const row = [way, plan.length, Math.max(...links.map(sum)), time];
     if (way === algorithm) mine = { plan, links, row };
     return row;
   });
   const { plan, links, row: [, , busiest, time] } = mine, now = step ? plan[step - 1] : [];
+  const idle = step ? waiting(now, size) : [];
   let summary = `${collective} by ${algorithm}, ${size} rank${size > 1 ? "s" : ""}, `
     + `${amount(4 * numbers, "B")}: ${steps.length} steps, ${amount(time, "s")}; `
     + `the busiest rank sends ${amount(busiest, "B")}. `;
   if (steps.length) summary += step ? `Step ${step}, ${now[0][3]}: ${now.map(([s, t]) => `${s} → ${t}`).join(", ")}, `
-    + `${amount(longest(now), "B")} at most each.` : "Before the first step.";
+    + `${amount(longest(now), "B")} at most each${idle.length ? `; ${idle.length} of ${size} ranks wait` : ""}.` : "Before the first step.";
   else summary += "Nothing to do.";
   if (step === steps.length) summary += ` Done: each rank holds what ${collective} promises.`;
   return {
     num_steps: steps.length,
     held: held.map((one, rank) => sorted(one.keys())
       .map((chunk) => [chunk, one.get(chunk), fresh.has(`${rank} ${chunk}`)])),
-    messages: now, chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
+    messages: now, waiting: idle, waits, chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
     formula: FORMULAS[collective][algorithm], compare,
     fastest: fastest(collective, size, alpha, bandwidth), summary,
   };
@@ -160,7 +166,7 @@ const change = (patch, state) => {
 const fields = [
   { name: "collective", label: "Collective", kind: "choice", knob: true,
     options: Object.keys(FORMULAS).map((name) => [name, name]), set: (collective, s) => change({ collective }, s) },
-  { name: "algorithm", label: "Algorithm", kind: "choice", knob: true,
+  { name: "algorithm", label: "Algorithm", kind: "choice",
     options: (s) => Object.keys(FORMULAS[s.collective]).map((way) =>
       [way, way === "naive" ? "naive: through rank 0" : way]), set: (algorithm, s) => change({ algorithm }, s) },
   { name: "world_size", label: "Ranks, W", kind: "whole", min: 1, max: MOST_RANKS, knob: true, range: [1, MOST_RANKS],
@@ -172,107 +178,150 @@ const fields = [
   { name: "step", label: "Steps done", kind: "step", show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
 ];
 
-const ROWS = 284, COST = 74; // px: the ranks' part of the drawing, and that of the cost
+const ROWS = 250, LANES = 104, LEGEND = 18; // px: what ranks hold; the race below it
+const tint = (hue, deep) => `color-mix(in srgb, ${hue} ${deep}%, var(--x-ground))`;
+const RED = tint("var(--x-red)", 60), SMALL = { class: "x-small" };
+const note = (x, y, words, look = "") => text(x, y, words, { "text-anchor": "start", class: `x-small ${look}` });
+const fill = (d, paint) => d && h("svg:path", { d, style: `fill: ${paint}` });
+let flown = ""; // the step that was drawn last: a chunk flies once
 
-// Draw an arrow at the left edge from one row to another, wider for a longer way.
-function arrow([source, target], y, x) {
-  const down = target > source ? 1 : -1, wide = 12 + (x - 22) * Math.abs(target - source) / MOST_RANKS;
-  const from = y(source) + 5 * down, to = y(target) - 5 * down;
+// Draw the way of a chunk from cell to cell; it passes behind the cells between them.
+function road(x, from, to, high, hue, paint, wide) {
+  const down = Math.sign(to - from), start = from + down * high / 2, end = to - down * (high / 2 + 1);
+  const neck = end - down * Math.min(9, Math.abs(end - start)), half = wide / 2;
+  return [fill(`M${x - half} ${start}V${neck}h${wide}V${start}z`, paint), fill(`M${x} ${end}L${x - half - 3} ${neck}h${wide + 6}z`, hue)];
+}
+
+// Draw a chunk that a rank holds. If it has just come `from` another rank, it flies in
+// from there: a copy as a whole, a sum as the stripes that are new in it.
+function box([x, y, width, height], id, [, who, fresh], words, from, size) {
+  const many = who.length > 1, foot = height / 8;
+  const band = (width - 4) / who.length; // a sum shows the hues of all its ranks
+  const start = from && from.op !== "reduce" ? from.id : id;
+  const origin = (rank) => {
+    const [place, had] = from?.who.includes(rank) ? [from.id, from.who] : [id, from?.had ?? who];
+    return had.length > 1 ? `band ${place} ${rank}` : place;
+  };
   return [
-    h("svg:path", { class: "x-arrow", d: `M${x} ${from}C${x - wide} ${from} ${x - wide} ${to} ${x - 6} ${to}` }),
-    h("svg:path", { class: "x-tip", d: `M${x} ${to}l-9 -4v8z` }),
+    rect(x, y, width, height, { class: many ? "x-frame" : "x-box", "data-id": id, "data-from": start,
+      style: `--hue: ${rankColor(who[0])}; fill: ${many ? "var(--x-ground)" : tint("var(--hue)", 22)}${fresh ? "; stroke: var(--x-ink); stroke-width: 2" : ""}` }),
+    many && who.map((rank, i) => h("svg:rect", { x: x + 2 + i * band, y: y + height - foot - 2, width: band, height: foot,
+      style: `fill: ${rankColor(rank)}`, "data-id": `band ${id} ${rank}`, "data-from": origin(rank) })),
+    text(x + width / 2, y + height / 2 + (many ? 2 : 5), words, { class: who.length === size ? "x-strong" : "",
+      style: `font-size: ${height < 30 || width < 60 ? 12 : 15}px`, "data-id": `word ${id} ${words}`, "data-from": `word ${start} ${words}` }),
   ];
 }
 
-// Draw a chunk that a rank holds. One that has just arrived comes from where it was.
-function box(x, y, width, height, [chunk, who, fresh], words, rank, source) {
-  const id = `${rank} ${chunk}`, from = source === undefined ? id : `${source} ${chunk}`;
-  const parts = [rect(x, y, width, height, {
-    class: (who.length > 1 ? "x-frame" : "x-box") + (fresh ? " x-chosen" : ""),
-    style: `--hue: ${rankColor(who[0])}`, "data-id": id, "data-from": from,
-  })];
-  const band = (width - 4) / who.length; // a sum shows the colours of all its ranks
-  if (who.length > 1) parts.push(who.map((rank, i) => h("svg:rect", {
-    x: x + 2 + i * band, y: y + height - 6, width: band, height: 4, style: `fill: ${rankColor(rank)}`,
-    "data-id": `band ${id} ${i}`, "data-from": `band ${from} ${i}`,
-  })));
-  return [...parts, text(x + width / 2, y + height / 2 + 3, words,
-    { "data-id": `word ${id}`, "data-from": `word ${from}`, class: "x-small" })];
-}
-
-// Draw what the steps cost, to scale: of each, first α and then its bytes.
-function cost(state, facts, before, width, top) {
-  const alpha = state.alpha_us * 1e-6, bandwidth = state.gb_per_s * 1e9;
-  const sizes = sizesOf(state.numbers, state.world_size).map((n) => 4 * n);
-  const steps = messages(schedule(state.collective, state.algorithm, state.world_size), sizes);
-  const until = nice(Math.max(facts.seconds, before?.facts.seconds ?? 0, 1e-9));
-  const scale = (width - 4) / until;
-  let x = 1;
-  return [
-    text(0, top, "what the steps take: α, then bytes", { "text-anchor": "start", class: "x-soft x-small" }),
-    steps.map((step, i) => {
-      const start = x, wait = alpha * scale, bytes = longest(step) / bandwidth * scale;
-      x += wait + bytes;
-      const now = i === state.step - 1;
-      return [
-        h("svg:rect", { x: start, y: top + 8, width: wait, height: 26, class: "x-wait", "data-id": `alpha${i}` }),
-        h("svg:rect", { x: start + wait, y: top + 8, width: bytes, height: 26, "data-id": `bytes${i}`,
-          class: now ? "x-box x-chosen" : "x-box", style: `--hue: ${rankColor(1)}; fill-opacity: ${i < state.step ? 1 : 0.3}` }),
-      ];
-    }),
-    before && h("svg:path", { class: "x-ghost", d: `M${1 + before.facts.seconds * scale} ${top + 2}v38` }),
-    h("svg:path", { class: "x-frame", d: `M1 ${top + 38}H${width - 3}` }),
-    text(0, top + 54, "0", { "text-anchor": "start", class: "x-small" }),
-    text(width - 2, top + 54, amount(until, "s"), { "text-anchor": "end", class: "x-small" }),
-  ];
-}
-
-function draw({ state, facts, before, measured, width, narrow }) {
-  const { collective, world_size: size } = state, cross = collective === "all_to_all";
-  const pitch = Math.min(66, (ROWS - 24) / size), high = Math.min(44, pitch - 6);
-  const y = (rank) => 24 + rank * pitch + high / 2, left = narrow ? 40 : 70, first = left + 56;
-  const across = (width - first - 2) / size, x = (i) => first + i * across;
+// Draw what each rank (a row) holds of each chunk (a column), and the step that led there.
+// In all_to_all, a column has the pieces whose way is equally far.
+function holdings({ state, facts, narrow, width }, left, hatches) {
+  const { collective, algorithm, world_size: size, step } = state, cross = collective === "all_to_all";
+  const steps = schedule(collective, algorithm, size), now = step ? steps[step - 1] : [];
+  const earlier = steps.slice(0, Math.max(0, step - 1)), last = earlier.reduce(apply, before(collective, size));
+  const pitch = (ROWS - 22) / size, high = Math.min(46, pitch - Math.max(8, Math.min(20, pitch / 3)));
+  const tight = narrow || size > 5, gap = tight ? 4 : 12, across = (width - left - 1 + gap) / size, wide = across - gap;
+  const y = (rank) => 22 + (rank + 0.5) * pitch, x = (i) => left + i * across + wide / 2;
+  const column = (chunk) => cross ? (size + chunk % size - Math.floor(chunk / size)) % size : chunk;
+  const cell = (rank, i) => [x(i) - wide / 2, y(rank) - high / 2, wide, high];
   const digits = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
-  const words = (one) => 7.3 * digits(one).length < across - 6 || cross ? digits(one)
+  const words = (one) => 8 * size < wide || cross ? digits(one)
     : one[1].length > 1 ? `${one[1].length}/${size}` : `r${one[1][0]}`;
   const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
     (cross ? "" : `chunk ${one[0]} `) + digits(one)).join(", ") || "nothing"}`).join("; ");
-  const mb = (bytes) => amount(bytes, "B");
-  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective]
-    ?? "what each rank brings";
-  const now = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
-  const sender = new Map(facts.messages.flatMap(([source, target, chunks]) =>
-    chunks.map((chunk) => [`${target} ${chunk}`, source])));
+  const key = [collective, algorithm, size, step].join();
+  const arrived = new Map(key === flown ? [] : now.map(([source, target, chunk, op]) => [`${target} ${chunk}`,
+    { id: `${source} ${chunk}`, op, who: last[source].get(chunk), had: last[target].get(chunk) }]));
+  flown = key;
+  const boxes = facts.held.flatMap((row, rank) => row.map((one) => [one[2], box(cell(rank, column(one[0])),
+    `${rank} ${one[0]}`, one, words(one), arrived.get(`${rank} ${one[0]}`), size)]));
+  return h("svg:g", { role: "img", "aria-label": label },
+    step && note(0, 13, (narrow ? "" : `step ${step}: `) + now[0][3]),
+    range(size).map((i) => text(x(i), 13, cross ? (i ? `+${i}` : "stays") : tight ? i : `chunk ${i}`, SMALL)),
+    now.map((one, i) => {
+      const [source, target, chunk] = one, [first, second] = sorted([source, target]);
+      // Chunks that pass the same cells of a column have their ways side by side.
+      const same = now.filter(([a, b, other]) => column(other) === column(chunk) && Math.max(a, b) > first && Math.min(a, b) < second);
+      const wider = Math.min(14, wide / (1.6 * same.length));
+      const aside = (same.indexOf(one) - (same.length - 1) / 2) * 1.5 * wider;
+      return road(x(column(chunk)) + aside, y(source), y(target), high, rankColor(source), hatches[source].paint, wider);
+    }),
+    range(size).map((rank) => [
+      range(size).filter((i) => !facts.held[rank].some(([chunk, , fresh]) => column(chunk) === i && !fresh))
+        .map((i) => rect(...cell(rank, i), { class: "x-idle" })),
+      note(0, y(rank) + 4, narrow ? `r ${rank}` : `rank ${rank}`),
+      facts.waiting.includes(rank) && [rect(left - 50, y(rank) - 9, 42, 18, { class: "x-wait" }), note(left - 45, y(rank) + 4, "waits")],
+    ]), boxes.sort((a, b) => a[0] - b[0]).map(([, parts]) => parts)); // what flies is on top
+}
+
+// Draw all algorithms on one clock, each with a thin row per rank: dark while a message
+// starts, hatched while its bytes travel, red while the rank waits. Pressing one shows it.
+function race({ state, facts, before, set, width, narrow }, left, hatches) {
+  const { collective, world_size: size } = state, alpha = state.alpha_us * 1e-6;
+  const top = ROWS + 14, floor = top + LANES;
+  const most = Math.max(1e-9, before?.facts.seconds ?? 0, ...facts.compare.map((row) => row[3]));
+  const until = Math.min(nice(most), nice(2 * most) / 2);
+  const x = (seconds) => left + seconds * (width - left - 2) / until;
+  const pitch = LANES / facts.compare.length, thick = Math.min(36, pitch - 7) / size;
+  const block = (from, to, y) => `M${x(from)} ${y}H${x(to)}v${thick}H${x(from)}z`;
+  let clock = 0;
+  const lanes = facts.compare.map(([way, , , time], lane) => {
+    const y = top + lane * pitch, mine = way === state.algorithm, starts = range(size).map(() => "");
+    let waits = "", from = 0;
+    messages(schedule(collective, way, size), facts.chunk_bytes).forEach((step, number) => {
+      const to = from + alpha + longest(step) / (state.gb_per_s * 1e9), idle = waiting(step, size);
+      for (const rank of range(size))
+        if (idle.includes(rank)) waits += block(from, to, y + rank * thick);
+        else starts[rank] += block(from, from + alpha, y + rank * thick);
+      from = to;
+      if (mine && number === state.step - 1) clock = to;
+    });
+    return pressable(h("svg:g", {},
+      rect(0.5, y - 3, width - 1, size * thick + 6, { fill: "transparent", class: mine && "x-frame" }),
+      h("svg:circle", { cx: 9, cy: y + 9, r: 4.5, class: "x-frame", style: mine && "fill: var(--x-mark)" }),
+      note(19, y + 13, way, mine && "x-strong"), note(19, y + 27, amount(time, "s"), mine && "x-strong"),
+      range(size).map((rank) => [tint(rankColor(rank), 14), hatches[rank].paint].map((paint) => fill(block(0, time, y + rank * thick), paint))),
+      starts.map((d, rank) => fill(d, tint(rankColor(rank), 70))), fill(waits, RED)),
+    `way ${way}`, `${way}: ${amount(time, "s")}`, () => set(change({ algorithm: way }, state)), mine);
+  });
+  const line = (d, look) => h("svg:path", { class: "x-frame", d: `M${d}`, ...look });
+  return [
+    lanes, before && line(`${x(before.facts.seconds)} ${top - 4}V${floor - 2}`, { class: "x-ghost" }),
+    line(`${x(clock)} ${top - 8}V${floor}`, { style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "clock" }),
+    line(`${left} ${floor}H${width - 2}`), note(left, floor + 15, "0"),
+    text(width - 2, floor + 15, amount(until, "s"), { ...SMALL, "text-anchor": "end" }),
+    // What the looks mean.
+    [[tint(rankColor(0), 70), "starts a message"], [hatches[0].paint, "its bytes travel"], [RED, "waits"]]
+      .map(([paint, words], i) => {
+        const [px, py] = narrow ? [6 + i * 130, floor + 24] : [left + 60 + i * 150, floor + 6];
+        return [fill(`M${px} ${py}h14v10h-14z`, paint), note(px + 19, py + 9, words)];
+      }),
+  ];
+}
+
+function draw(view) {
+  const { state, facts, measured, width, narrow } = view, { collective, world_size: size } = state;
+  const left = narrow ? 82 : 108, hatches = range(size).map((rank) => hatch(rankColor(rank)));
+  const mb = (bytes) => amount(bytes, "B"), cross = collective === "all_to_all";
+  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" };
+  const real = measured?.links, best = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
   return {
-    picture: picture(width, ROWS + COST, label,
-      cross ? text(first, 14, "what each rank holds: from→to", { "text-anchor": "start", class: "x-small" })
-        : [text(first - 8, 14, "chunk", { "text-anchor": "end", class: "x-small" }),
-          range(size).map((i) => text(x(i) + across / 2, 14, i, { class: "x-small" }))],
-      facts.messages.map((message) => arrow(message, y, left)),
-      facts.held.map((row, rank) => [
-        text(left + 4, y(rank) + 5, narrow ? `r ${rank}` : `rank ${rank}`, { "text-anchor": "start" }),
-        range(cross ? 0 : size).filter((i) => !row.some(([chunk]) => chunk === i)).map((i) =>
-          rect(x(i), y(rank) - high / 2, across - 4, high, { class: "x-idle" })),
-        row.map((one, i) => box(x(cross ? i : one[0]), y(rank) - high / 2, across - 4, high, one, words(one),
-          rank, one[2] ? sender.get(`${rank} ${one[0]}`) : undefined)),
-      ]),
-      cost(state, facts, before, width, ROWS + 8)),
+    picture: picture(width, ROWS + LANES + 34 + (narrow ? LEGEND : 0), "", hatches.map(({ pattern }) => pattern),
+      holdings(view, left, hatches), race(view, left, hatches)),
     below: [
-      h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
-        : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
-      "A thick frame: arrived in this step. Dashed line: the time before your last change."),
-      h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n})`
+      h("p", {}, cross ? "2→0 is the piece of rank 2 for rank 0; +1 is for the next rank. "
+        : "Rank 0 brings 1, rank 1 brings 10, and so on: the digits tell who is in a sum. ",
+      "Press an algorithm to see its steps. The upright line is now; dashed: before your last change."),
+      h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n[collective] ?? "what each rank brings"})`
         + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
         + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
-      table(`The algorithms at this size. The fastest as n grows: ${now.join(", ")}.`,
-        ["algorithm", "steps", "busiest rank sends", "time"],
-        facts.compare.map(([way, steps, bytes, time]) => [way, steps, mb(bytes), amount(time, "s")])),
-      size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),
+      table(`The algorithms at this size. The fastest as n grows: ${best.join(", ")}.`,
+        ["algorithm", "steps", "busiest rank sends", "time", "ranks wait"],
+        facts.compare.map(([way, steps, bytes, time], i) => [way, steps, mb(bytes), amount(time, "s"), `${Math.round(100 * facts.waits[i])} %`])),
+      size > 1 && table(`Bytes on each link, whole schedule${real ? "; (counted on live ranks)" : ""}`,
         ["from", ...range(size).map((rank) => `to ${rank}`)],
         facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
-          !bytes && !measured?.links?.[rank][i] ? "–"
-            : mb(bytes) + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
+          bytes || real?.[rank][i] ? mb(bytes) + (real ? ` (${mb(real[rank][i])})` : "") : "–")])),
     ],
   };
 }
@@ -284,15 +333,15 @@ const choices = (view) => {
   return sorted([...new Set([sends(view), n * (W - 1), n / W, n * 2])]);
 };
 const ask = {
-  question: ({ state }) => `${state.collective} by ${state.algorithm}: ${state.world_size} ranks with a buffer of `
-    + `${amount(4 * state.numbers, "B")}. How much does the busiest rank send, all steps together?`,
+  question: ({ state }) => `${state.collective} by ${state.algorithm} on ${state.world_size} rank${state.world_size > 1 ? "s" : ""}, a buffer of `
+    + `${amount(4 * state.numbers, "B")}: how much does the busiest rank send in all?`,
   options: (view) => choices(view).map((bytes) => amount(bytes, "B")),
   answer: (view) => choices(view).indexOf(sends(view)),
-  because: ({ facts }) => `There are ${facts.num_steps} steps; go through them and watch one rank.`,
+  because: ({ facts }) => `Go through the ${facts.num_steps} steps and watch one rank.`,
 };
 
 export default explorable({
   name: "collectives", title: "Who sends what to whom, step by step",
   label: "A collective, step by step", fields, compute, draw, ask,
-  sentence: "{world_size} ranks, {numbers} numbers, messages of {alpha_us} µs and {gb_per_s} GB/s.",
+  sentence: "{world_size} ranks, {numbers} numbers; a message takes {alpha_us} µs to start; links of {gb_per_s} GB/s.",
 });

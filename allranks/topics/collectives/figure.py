@@ -53,7 +53,9 @@ class Collectives(Explorable):
     ) -> dict[str, Any]:
         """Say who holds what after the step, and what the whole schedule costs.
 
-        ``chunks_passed`` counts chunks of n / W that cannot travel at the same time.
+        ``chunks_passed`` counts chunks of n / W that cannot travel at the same time,
+        ``waiting`` lists the ranks that have no message in this step, and ``waits``
+        says for each algorithm of ``compare`` in which part of their time ranks wait.
 
         Raises:
             ValueError: if there is no such algorithm, or a number is out of bounds.
@@ -86,17 +88,19 @@ class Collectives(Explorable):
         # (float32).
         states = sums.simulate(steps, sums.before(collective, world_size))
         fresh = {(t.target, t.chunk) for t in steps[step - 1]} if step else ()
-        comparison = []
+        comparison, waits = [], []
         for way in sums.FORMULAS[collective]:
             schedule = sums.schedule(collective, way, world_size)
             plan = costs.messages(schedule, sizes)
             links = costs.sent(plan, world_size)
             time = costs.seconds(plan, alpha, bandwidth)
             comparison.append([way, len(plan), max(map(sum, links)), time])
+            waits.append(costs.wait_share(plan, world_size, alpha, bandwidth))
             if way == algorithm:
                 mine = plan, links, time
         plan, links, time = mine
         now = [list(message) for message in plan[step - 1]] if step else []
+        waiting = costs.waiting(plan[step - 1], world_size) if step else []
         ranks = f"{world_size} ranks" if world_size > 1 else "1 rank"
         summary = (
             f"{collective} by {algorithm}, {ranks}, {amount(4 * numbers, 'B')}: "
@@ -106,7 +110,10 @@ class Collectives(Explorable):
         if step:
             arrows = ", ".join(f"{source} → {target}" for source, target, *_ in now)
             most = amount(max(message[4] for message in now), "B")
-            summary += f"Step {step}, {now[0][3]}: {arrows}, {most} at most each."
+            summary += f"Step {step}, {now[0][3]}: {arrows}, {most} at most each"
+            if waiting:
+                summary += f"; {len(waiting)} of {world_size} ranks wait"
+            summary += "."
         else:
             summary += "Before the first step." if steps else "Nothing to do."
         if step == len(steps):
@@ -118,6 +125,8 @@ class Collectives(Explorable):
                 for rank, order in enumerate(sorted(h.items()) for h in states[step])
             ],
             "messages": now,
+            "waiting": waiting,
+            "waits": waits,
             "chunk_bytes": sizes,
             "links": links,
             "seconds": time,
@@ -154,6 +163,8 @@ class Collectives(Explorable):
             return ranks and sum(10**rank for rank in ranks)
 
         def digits(text: str) -> list[int]:
+            if "→" in text:  # from→to
+                return [int(text.partition("→")[0])]
             return [rank for rank, digit in enumerate(text[::-1]) if digit != "0"]
 
         title = f"{collective} by {algorithm}, step {step} of {len(steps)}"

@@ -1,7 +1,7 @@
 // How long an all_reduce takes. Mirrors sums.py and ../links/sums.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, range01, draggable, explorable } from "../kit/kit.js";
-import { MOST_RANKS, SIZES, LATENCIES, SPEEDS } from "./figure.py";
+import { h, picture, rect, text, rankColor, hatch, pressable, table, whole, amount, range01, draggable, still, explorable } from "../kit/kit.js";
+import { MOST_RANKS, SIZES, LATENCIES, SPEEDS, REAL } from "./figure.py";
 import { LINKS as NAMED } from "../links/sums.py";
 
 const BOUNDS = { alpha_us: LATENCIES, gb_per_s: SPEEDS }, LINKS = Object.values(NAMED);
@@ -15,6 +15,24 @@ function costs(size, halving) {
 }
 const seconds = ([, steps, share], n, alpha, bandwidth) => steps * alpha + share * n / bandwidth;
 const best = (ways) => ways.reduce((a, b) => b[3] < a[3] ? b : a);
+
+// List the fastest algorithms for growing sizes, with the bytes they begin at: from each,
+// go to the flatter line that it meets first.
+function winners(ways, alpha, bandwidth) {
+  const meets = ([, steps, share]) => ways.filter((way) => way[2] < share)
+    .map((way) => [(way[1] - steps) * alpha * bandwidth / (share - way[2]), way]);
+  let now = best(ways.map((way) => [...way.slice(0, 3), seconds(way, SIZES[0], alpha, bandwidth)])), from = SIZES[0];
+  const found = [];
+  while (now && from < SIZES[1]) {
+    found.push([now[0], from]);
+    [from, now] = meets(now).sort((a, b) => a[0] - b[0] || a[1][2] - b[1][2])[0] ?? [SIZES[1]];
+  }
+  return found;
+}
+
+// Return the bytes and seconds of the real machine, if it is like this one.
+const published = (link, size) => link !== REAL[0] || size !== REAL[1] ? []
+  : Object.entries(REAL[3]).map(([n, speed]) => [Number(n), 2 * (size - 1) / size * n / speed / 1e9]);
 
 function summary(state, facts, [name, steps, , time]) {
   const share = Math.floor(100 * steps * state.alpha_us * 1e-6 / time + 0.5);
@@ -41,10 +59,11 @@ export function compute(state) {
   const facts = {
     ways, fastest: fastest[0], seconds: fastest[3],
     crossing: (ring[1] - tree[1]) * alpha * bandwidth / (tree[2] - ring[2]),
-    balance: alpha * bandwidth,
+    balance: alpha * bandwidth, winners: winners(ways, alpha, bandwidth),
     bus: 2 * (size - 1) / size * n / fastest[3],
     link: linkOf(state.alpha_us, state.gb_per_s),
   };
+  facts.published = published(facts.link, size);
   return { ...facts, summary: summary(state, facts, fastest) };
 }
 
@@ -56,95 +75,199 @@ const fields = [
       return { alpha_us, gb_per_s };
     } },
   { name: "world_size", label: "Ranks, W", kind: "whole", min: 2, max: MOST_RANKS, knob: true, range: [2, MOST_RANKS, true] },
-  { name: "halving", label: "allow halving and doubling", kind: "flag", knob: true },
+  { name: "halving", label: "allow halving and doubling", kind: "flag" },
   { name: "num_bytes", label: "bytes, n", kind: "whole", min: SIZES[0], max: SIZES[1], range: [...SIZES, true] },
   { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0, range: [0, 5000] },
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.01, 1000, true] },
 ];
 
-const LEFT = 54, RIGHT = 14, HIGH = 236, BAND = 20; // px
-const DASHES = { naive: "2 3", tree: "8 4", ring: null, halving: "8 3 2 3" };
-const HUES = { naive: 3, tree: 1, ring: 0, halving: 2 };
-const POINTS = 90;
+const LEFT = 50, RIGHT = 54, BAND = 20; // px
+const POINTS = 90, DOTS = 8; // along a line; ranks in a pictogram
+const GREY = "var(--x-soft)", SMALL = { class: "x-small" }, START = { "text-anchor": "start" };
+const LINK = "fill: var(--x-mark); text-decoration: underline dotted"; // words that one can press
+const range = (n) => [...Array(n).keys()];
 
-function draw({ state, facts, before, set, measured, width, narrow }) {
-  const { num_bytes: n } = state, alpha = state.alpha_us * 1e-6, bandwidth = state.gb_per_s * 1e9;
-  const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT;
-  const top = narrow ? 66 : 46;
-  const x = (bytes) => LEFT + wide * map.place(bytes);
-  const sizes = Array.from({ length: POINTS + 1 }, (_, i) => SIZES[0] * 1e7 ** (i / POINTS));
-  const at = (bytes) => facts.ways.map((way) => [...way.slice(0, 3), seconds(way, bytes, alpha, bandwidth)]);
-  // From the fastest at 1 kB to the slower of tree and ring at 10 GB, in powers of ten.
-  const low = Math.floor(Math.log10(Math.max(1e-9, best(at(SIZES[0]))[3])));
-  const high = Math.ceil(Math.log10(at(SIZES[1])[1][3]));
-  const y = (time) => top + HIGH * (high - Math.log10(Math.max(time, 1e-12))) / (high - low);
-  const inside = (time) => y(time) >= top - 1;
-  const line = (way) => sizes.map((bytes) => [x(bytes), seconds(way, bytes, alpha, bandwidth)])
-    .filter(([, time]) => inside(time)).map(([px, time]) => `${px.toFixed(1)} ${y(time).toFixed(1)}`).join("L");
-  const style = (name) => `stroke: ${rankColor(HUES[name])}; fill: none; stroke-width: ${name === facts.fastest ? 4 : 2}`;
-  const grid = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
-  const small = { class: "x-small" };
+// Place at most eight ranks, and list for each step who sends to whom.
+function pattern(name, size) {
+  const W = Math.min(size, DOTS), ranks = range(W), hops = range(Math.ceil(Math.log2(W))).map((k) => 2 ** k);
+  const round = (rank, of) => [27 + 20 * Math.sin(2 * Math.PI * rank / of), 26 - 20 * Math.cos(2 * Math.PI * rank / of)];
+  const level = (rank) => rank ? Math.log2(rank & -rank) : hops.length;
+  const back = (steps) => [...steps, ...[...steps].reverse().map((step) => step.map(([s, t]) => [t, s]))];
+  const circle = ranks.map((rank) => round(rank, W));
+  return {
+    naive: () => [ranks.map((rank) => rank ? round(rank - 1, W - 1) : [27, 26]), back(ranks.slice(1).map((rank) => [[rank, 0]]))],
+    tree: () => [ranks.map((rank) => [5 + 44 * rank / (W - 1), 46 - 40 * level(rank) / hops.length]),
+      back(hops.map((hop) => ranks.filter((rank) => rank % (2 * hop) === hop).map((rank) => [rank, rank - hop])))],
+    ring: () => [circle, range(2 * W - 2).map(() => ranks.map((rank) => [rank, (rank + 1) % W]))],
+    halving: () => [circle, back([...hops].reverse().map((hop) => ranks.map((rank) => [rank, rank ^ hop]).filter(([, to]) => to < W)))],
+  }[name]();
+}
 
-  // Above: the algorithms with their times. At the bottom: which is the fastest where.
-  const column = (width - 4) / (narrow ? 2 : facts.ways.length);
-  const legend = facts.ways.map((way, i) => {
-    const px = narrow ? i % 2 * column : i * column, py = narrow ? 14 + 22 * Math.floor(i / 2) : 16;
-    const strong = way[0] === facts.fastest;
+// Draw the ranks of an algorithm and the links that it uses.
+function pictogram(name, size, x) {
+  const [spots, steps] = pattern(name, size);
+  const links = new Set(steps.flat().map(([s, t]) => `M${spots[Math.min(s, t)]}L${spots[Math.max(s, t)]}`));
+  return h("svg:g", { transform: `translate(${x} 0)`, "data-run": name },
+    h("svg:path", { class: "x-arrow", d: [...links].join("") }),
+    spots.map(([cx, cy], rank) => h("svg:circle", { cx, cy, r: 4.5, style: `fill: ${rankColor(rank)}` })));
+}
+
+// Let each algorithm do one all_reduce in its pictogram, all on one clock, once it is in
+// sight and the hand that changes the figure rests.
+function run(svg, { ways, seconds: least }, size) {
+  const go = () => {
+    if (!svg.isConnected || still()) return;
+    for (const [name, , , time] of ways) {
+      const place = svg.querySelector(`[data-run="${name}"]`), [spots, steps] = pattern(name, size);
+      const duration = Math.min(6000, 1200 * time / least) / steps.length; // ms of a step
+      steps.forEach((step, i) => step.forEach(([s, t]) => {
+        const [[cx, cy], [toX, toY]] = [spots[s], spots[t]];
+        const dot = h("svg:circle", { cx, cy, r: 3, opacity: 0, style: `fill: var(--x-ground); stroke: ${rankColor(s)}; stroke-width: 1.5` });
+        place.append(dot);
+        dot.animate([{ opacity: 1 }, { opacity: 1, transform: `translate(${toX - cx}px, ${toY - cy}px)` }],
+          { delay: i * duration, duration, easing: "ease-in-out" }).onfinish = () => dot.remove();
+      }));
+    }
+  };
+  const watcher = new IntersectionObserver((seen) => {
+    if (!seen.some((one) => one.isIntersecting)) return;
+    watcher.disconnect();
+    setTimeout(go, 400);
+  });
+  watcher.observe(svg);
+}
+
+// Above: each algorithm, and which part of its time goes into steps, and which into bytes.
+function card(name, i, { state, facts, set, width, narrow }, paint) {
+  const { world_size: W, halving } = state, wide = width / 4, x = i * wide, across = wide - (narrow ? 8 : 18);
+  const [left, top, bar] = narrow ? [x, 68, 124] : [x + 62, 15, 71];
+  const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest ? "x-strong" : "";
+  const each = { ring: `of n / ${W.toLocaleString("en")}`, halving: "of n/2, n/4 …" }[name] ?? "of n";
+  const said = way ? [[`${way[1].toLocaleString("en")} steps`], [each], [amount(way[3], "s"), `x-answer ${strong}`]]
+    : halving ? [["needs 2, 4,"], ["8, … ranks"]] : [["not used:"], ["press to add"]];
+  const part = way && across * way[1] * state.alpha_us * 1e-6 / way[3];
+  const box = h("svg:g", {},
+    h("svg:rect", { x, y: 0, width: across, height: bar + 10, fill: "transparent" }),
+    h("svg:g", { opacity: way ? 1 : 0.5 }, pictogram(name, W, x)),
+    text(left, top, name, { ...START, class: strong }),
+    said.map(([words, look = "x-small"], k) => text(left, top + 16 * (k + 1), words, { ...START, class: look, style: !halving && k && !way ? LINK : "" })),
+    way && [h("svg:rect", { x, y: bar, width: part, height: 8, style: `fill: ${GREY}` }),
+      h("svg:rect", { x: x + part, y: bar, width: across - part, height: 8, style: `fill: ${paint}` })]);
+  return name !== "halving" ? box
+    : pressable(box, "halving", "allow halving and doubling, in the drawing", () => set({ halving: !halving }), halving);
+}
+
+// Say where sizes and times are. Times reach, in powers of ten, from the fastest at 1 kB
+// to the slower of tree and ring at 10 GB.
+function scales({ facts, state, width, narrow }) {
+  const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT, top = narrow ? 160 : 106, tall = narrow ? 186 : 218;
+  const at = (way, bytes) => seconds(way, bytes, state.alpha_us * 1e-6, state.gb_per_s * 1e9), floor = top + tall;
+  const low = Math.floor(Math.log10(Math.max(1e-9, Math.min(...facts.ways.map((way) => at(way, SIZES[0]))))));
+  const high = Math.ceil(Math.log10(at(facts.ways[1], SIZES[1])));
+  const y = (time) => Math.min(floor, top + tall * (high - Math.log10(Math.max(time, 1e-12))) / (high - low));
+  const x = (bytes) => LEFT + wide * map.place(bytes), inside = (time) => y(time) >= top - 1 && time >= 10 ** low;
+  const line = (way, from, to) => range(POINTS + 1).map((k) => from * (to / from) ** (k / POINTS))
+    .filter((bytes) => inside(at(way, bytes))).map((bytes) => `${x(bytes).toFixed(1)} ${y(at(way, bytes)).toFixed(1)}`);
+  return { map, wide, top, floor, low, high, at, x, y, inside, line };
+}
+
+function axes({ width, narrow }, { x, y, low, high, wide, floor }) {
+  const tens = (from, to) => range(to - from + 1).map((i) => from + i);
+  return [
+    tens(low, high).map((k) => [
+      h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
+      text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
+    ]),
+    tens(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) => text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"), SMALL)),
+    text(LEFT + wide / 2, floor + BAND + 35, "bytes that each rank brings, n", { class: "x-small x-soft" }),
+  ];
+}
+
+// Below the lowest line: plain up to where its steps alone are, and hatched what its bytes
+// add. Where another algorithm begins to win, the steps jump.
+function areas({ facts, state }, { x, y, at, line, floor }, paint) {
+  const label = (px, py, words) => [rect(px - 22, py - 12, 44, 16, { rx: 8, style: "fill: var(--x-ground)" }), text(px, py, words, SMALL)];
+  return facts.winners.map(([name, from], i) => {
+    const way = facts.ways.find(([one]) => one === name), to = facts.winners[i + 1]?.[1] ?? SIZES[1];
+    const [left, right, steps] = [x(from), x(to), y(way[1] * state.alpha_us * 1e-6)], across = right - left, middle = (left + right) / 2;
+    const path = line(way, from, to).join("L"), late = from * (to / from) ** 0.8, high = steps - y(at(way, late));
     return [
-      h("svg:path", { d: `M${px} ${py - 4}h26`, style: style(way[0]), "stroke-dasharray": DASHES[way[0]] }),
-      text(px + 32, py, way[0], { "text-anchor": "start", class: strong ? "x-strong" : "" }),
-      text(px + 36 + 8 * way[0].length, py, amount(way[3], "s"), { "text-anchor": "start", class: "x-answer" + (strong ? " x-strong" : "") }),
+      h("svg:path", { d: `M${left} ${floor}V${steps}H${right}V${floor}z`, style: `fill: ${GREY}; fill-opacity: 0.2` }),
+      h("svg:path", { d: `M${left} ${steps}L${path}L${right} ${steps}z`, style: `fill: ${paint}; fill-opacity: 0.7` }),
+      h("svg:path", { d: `M${path}`, style: "fill: none; stroke: var(--x-ink); stroke-width: 3", "data-id": `line ${name}` }),
+      floor - steps > 24 && across > 60 && label(middle, (floor + steps) / 2 + 4, "steps"),
+      high > 30 && across > 60 && label(x(late), steps - high / 2 + 6, "bytes"),
+      rect(left, floor + 4, Math.max(1, across - 1), BAND, { class: "x-box", "data-id": `band ${name}`, style: `--hue: ${GREY}; --deep: 14%` }),
+      across > 7.5 * name.length + 60 ? text(middle, floor + 18, `${name} is fastest`, SMALL)
+        : across > 7.5 * name.length + 6 && text(middle, floor + 18, name, SMALL),
     ];
   });
-  const winners = [];
-  for (const bytes of sizes) {
-    const [name] = best(at(bytes));
-    if (winners.at(-1)?.[0] !== name) winners.push([name, x(bytes), 0]);
-    winners.at(-1)[2] = x(bytes);
-  }
-  const floor = top + HIGH;
-  const band = winners.map(([name, from, to], i) => {
-    const end = winners[i + 1]?.[1] ?? to, across = end - from;
+}
+
+// The line of each algorithm, with its name where it ends.
+function lines({ facts, width }, { y, at, line, inside, top, floor }) {
+  let free = floor + 20; // names keep off each other, from the lowest line up
+  return [...facts.ways].sort((a, b) => at(a, SIZES[1]) - at(b, SIZES[1])).map((way) => {
+    const points = line(way, ...SIZES), places = points.map((one) => one.split(" ").map(Number)), ends = inside(at(way, SIZES[1]));
+    const [besideX, besideY] = places.findLast(([, py]) => py > top + 34) ?? [0, 0]; // where it leaves the drawing
+    if (ends) free = Math.min(free - 15, places.at(-1)[1] + 4);
     return [
-      rect(from, floor + 4, Math.max(1, across - 1), BAND, { class: "x-box", style: `--hue: ${rankColor(HUES[name])}`, "data-id": `band ${name}` }),
-      across > 7.5 * name.length + 60 ? text(from + across / 2, floor + 18, `${name} is fastest`, small)
-        : across > 7.5 * name.length + 6 && text(from + across / 2, floor + 18, name, small),
+      h("svg:path", { d: `M${points.join("L")}`, style: `fill: none; stroke: ${GREY}; stroke-width: 1.5`, "data-id": `way ${way[0]}` }),
+      ends ? text(width - RIGHT + 7, free, way[0], { ...SMALL, ...START }) : text(besideX - 6, besideY - 2, way[0], { ...SMALL, "text-anchor": "end" }),
     ];
   });
-  const now = x(n), left = now > LEFT + wide / 2;
-  const handle = draggable(
-    h("svg:g", {},
-      h("svg:rect", { x: now - 22, y: top, width: 44, height: HIGH, fill: "transparent" }),
+}
+
+// What a real machine took, if it is like this one; else the offer to compare with it.
+function reality({ facts, set, narrow }, { x, y, inside, top }) {
+  const [name, gpus] = REAL, like = facts.published.length > 0, [, alpha_us, gb_per_s] = LINKS.find(([one]) => one === name);
+  const words = like ? `measured: ${gpus} H100` : narrow ? `${gpus} real H100?` : `compare with ${gpus} real H100`, px = LEFT + 16, py = top + 32;
+  const said = h("svg:g", {},
+    h("svg:rect", { x: LEFT, y: top + 16, width: narrow ? 110 : 190, height: 26, fill: "transparent" }),
+    h("svg:circle", { cx: px - 6, cy: py - 4, r: 3.5, style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" }),
+    text(px + 4, py, words, { ...START, ...SMALL, style: like ? "" : LINK }));
+  return [
+    facts.published.filter(([, time]) => inside(time)).map(([bytes, time]) => h("svg:circle", { cx: x(bytes), cy: y(time), r: 3.5,
+      style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" })),
+    like ? said : pressable(said, "real", `compare with ${gpus} real H100`, () => set({ world_size: gpus, alpha_us, gb_per_s })),
+  ];
+}
+
+// The upright line at n, which one drags, and where it meets the algorithms' lines.
+function handle({ state: { num_bytes: n }, facts, before, set, measured }, { map, wide, top, floor, x, y, inside }) {
+  const now = x(n), left = now > LEFT + wide / 2, real = measured?.seconds;
+  return [
+    before && inside(before.facts.seconds) && h("svg:circle", { cx: x(before.state.num_bytes), cy: y(before.facts.seconds), r: 6, class: "x-ghost" }),
+    draggable(h("svg:g", {},
+      h("svg:rect", { x: now - 22, y: top, width: 44, height: floor - top, fill: "transparent" }),
       h("svg:path", { class: "x-frame", style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${top}V${floor}` }),
       h("svg:rect", { x: now - 5, y: top - 6, width: 10, height: 22, rx: 4, class: "x-handle" })),
     "size", { label: "bytes of the tensor", now: n, low: SIZES[0], high: SIZES[1], said: amount(n, "B"),
       move: (by, start) => map.value(map.place(start) + by / wide),
-      step: (by) => map.value(map.place(n) + by / 70), set: (num_bytes) => set({ num_bytes }) });
-  const dots = facts.ways.filter((way) => inside(way[3])).map((way) => h("svg:circle", {
-    cx: now, cy: y(way[3]), r: way[0] === facts.fastest ? 6 : 4, class: "x-box", "data-id": `dot ${way[0]}`,
-    style: `--hue: ${rankColor(HUES[way[0]])}; fill: ${rankColor(HUES[way[0]])}` }));
-  const real = measured?.seconds, shown = real && inside(real) && y(real) < floor;
+      step: (by) => map.value(map.place(n) + by / 70), set: (num_bytes) => set({ num_bytes }) }),
+    facts.ways.filter((way) => inside(way[3])).map(([name, , , time]) => h("svg:circle", { cx: now, cy: y(time),
+      r: name === facts.fastest ? 6 : 4, style: `fill: ${name === facts.fastest ? "var(--x-ink)" : GREY}`, "data-id": `dot ${name}` })),
+    real && inside(real) && y(real) < floor && rect(now - 6, y(real) - 6, 12, 12, { class: "x-handle" }),
+    text(now + (left ? -10 : 10), top + 10, amount(n, "B"), { class: "x-strong", "text-anchor": left ? "end" : "start" }),
+  ];
+}
+
+function draw(view) {
+  const { state, facts, width } = view, place = scales(view), { pattern: weave, paint } = hatch(GREY);
+  const alpha = state.alpha_us * 1e-6;
+  const made = picture(width, place.floor + BAND + 42, "", weave, ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view, paint)),
+    axes(view, place), areas(view, place, paint), lines(view, place), reality(view, place), handle(view, place));
+  run(made.firstChild, facts, state.world_size);
   return {
-    picture: picture(width, floor + BAND + 42, "",
-      legend,
-      grid(low, high).map((k) => [
-        h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
-        text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...small, "text-anchor": "end" }),
-      ]),
-      grid(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) =>
-        text(x(10 ** k) + (k > 9 ? RIGHT : 0), floor + BAND + 19, amount(10 ** k, "B"), { ...small, "text-anchor": k > 9 ? "end" : "middle" })),
-      text(LEFT + wide / 2, floor + BAND + 36, "bytes that each rank brings, n", { class: "x-small x-soft" }),
-      facts.ways.map((way) => h("svg:path", { d: `M${line(way)}`, style: style(way[0]), "stroke-dasharray": DASHES[way[0]], "data-id": `line ${way[0]}` })),
-      before && inside(before.facts.seconds) && h("svg:circle", { cx: x(before.state.num_bytes), cy: y(before.facts.seconds), r: 6, class: "x-ghost" }),
-      band, handle, dots,
-      shown && rect(now - 6, y(real) - 6, 12, 12, { class: "x-handle" }),
-      text(now + (left ? -10 : 10), top + 10, amount(n, "B"), { class: "x-strong", "text-anchor": left ? "end" : "start" })),
+    picture: made,
     below: [
       h("p", {}, "Drag the upright line, or focus it and press the arrow keys. Both axes are logarithmic: where a "
-        + "line is flat, an all_reduce pays for its steps, and where it climbs, for its bytes. A message on this "
-        + `link pays as much for itself as for its bytes at α\u00a0B = ${amount(facts.balance, "B")}.`),
+        + "line is flat, an all_reduce pays for its steps, and where it climbs, for its bytes (hatched). A message on this "
+        + `link pays as much for itself as for its bytes at α\u00a0B = ${amount(facts.balance, "B")}. Below each algorithm: the `
+        + "parts of its time. The small drawings show at most 8 ranks; they move in proportion to the times."),
+      facts.published.length > 0 && h("p", {}, `Dots: ${REAL[1]} H100 in one machine, as `, h("a", { href: REAL[2] }, "Microsoft Azure measured them"), " with NCCL."),
       table("The algorithms at this size", ["algorithm", "steps", "bytes that follow one another", "steps take", "bytes take", "time"],
-        facts.ways.map(([name, steps, share, time]) => [name, steps, amount(share * n, "B"),
+        facts.ways.map(([name, steps, share, time]) => [name, steps, amount(share * state.num_bytes, "B"),
           amount(steps * alpha, "s"), amount(time - steps * alpha, "s"), amount(time, "s")])),
     ],
   };
@@ -170,5 +293,5 @@ const ask = {
 export default explorable({
   name: "crossings", title: "How long does an all_reduce take?",
   label: "An all_reduce, by size, ranks and link", fields, compute, draw, ask,
-  sentence: "{num_bytes} bytes over {world_size} ranks; a message costs {alpha_us} µs, and a link carries {gb_per_s} GB/s.",
+  sentence: "{world_size} ranks; a message takes {alpha_us} µs to start, and a link carries {gb_per_s} GB/s.",
 });

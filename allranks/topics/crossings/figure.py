@@ -8,6 +8,7 @@ import traitlets
 from allranks.base.picture import Picture, table
 from allranks.base.units import amount, whole
 from allranks.live.ranks import Ranks
+from allranks.topics.collectives import published
 from allranks.topics.crossings import sums
 from allranks.topics.crossings.runs import time_all_reduce
 from allranks.topics.kit.explorable import Explorable
@@ -16,6 +17,8 @@ from allranks.topics.links import sums as links
 MOST_RANKS, SIZES = 1024, (10**3, 10**10)  # ranks; bytes
 LATENCIES, SPEEDS = (0, 1e6), (0.001, 10_000)  # µs per message; GB/s
 MOST_RUN = 8, 64_000_000  # ranks, bytes: what a laptop can run
+# A real machine that is like one link of ours: its label, GPUs, source, GB/s by bytes.
+REAL = (links.LINKS["nvlink4"].label, *published.MEASURED["8 H100, NVLink 4"])
 SHOWN = [10**3, 32 * 10**3, 10**6, 32 * 10**6, 10**9]  # bytes, in the picture
 
 
@@ -44,7 +47,10 @@ class Crossings(Explorable):
 
         ``ways`` has for each algorithm its name, its steps, the bytes that cannot
         travel at the same time as a share of the tensor, and its seconds. A ring is
-        faster than a tree from ``crossing`` bytes on.
+        faster than a tree from ``crossing`` bytes on. ``winners`` has the fastest
+        algorithms in the order of sizes, each with the bytes that it begins to win at,
+        and ``published`` the bytes and seconds of a real machine with this link and as
+        many ranks, if there is one.
 
         Raises:
             ValueError: if a number is out of bounds.
@@ -77,10 +83,12 @@ class Crossings(Explorable):
             "seconds": best[3],
             "crossing": sums.crossing(costs["tree"], costs["ring"], alpha, bandwidth),
             "balance": alpha * bandwidth,
+            "winners": sums.winners(costs, *SIZES, alpha, bandwidth),
             # As nccl-tests has it: what each link carries if the ring is the algorithm.
             "bus": 2 * (size - 1) / size * num_bytes / best[3],
             "link": links.named(state["alpha_us"], state["gb_per_s"]),
         }
+        facts["published"] = _published(facts["link"], size)
         return {**facts, "summary": _summary(state, facts, best)}
 
     @staticmethod
@@ -111,6 +119,14 @@ class Crossings(Explorable):
             f"{amount(bus, 'B')}/s. "
             "The drawing shows it as a square.",
         }
+
+
+def _published(link: str, world_size: int) -> list[list[float]]:
+    """Return the bytes and seconds of the real machine, if it is like this one."""
+    like, num_gpus, _, bus = REAL
+    if (link, world_size) != (like, num_gpus):
+        return []
+    return [[n, published.seconds(n, num_gpus, speed)] for n, speed in bus.items()]
 
 
 def _summary(state: dict, facts: dict, best: list) -> str:

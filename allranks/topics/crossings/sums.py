@@ -48,3 +48,33 @@ def crossing(fewer: Cost, more: Cost, alpha: float, bandwidth: float) -> float:
     """
     saved = fewer.share - more.share
     return (more.steps - fewer.steps) * alpha * bandwidth / saved
+
+
+def winners(
+    ways: dict[str, Cost], least: int, most: int, alpha: float, bandwidth: float
+) -> list[list]:
+    """List the fastest algorithms for growing sizes, with the bytes they begin at.
+
+    Args:
+        ways: what each algorithm costs.
+        least, most: bytes, between which sizes are looked at.
+        alpha: seconds per message.
+        bandwidth: bytes per second and link.
+
+    >>> found = winners(all_reduce(6), 1000, 10**9, alpha=50e-6, bandwidth=125e6)
+    >>> [(name, round(start)) for name, start in found]
+    [('tree', 1000), ('ring', 5769)]
+    """
+    now = min(ways, key=lambda name: seconds(ways[name], least, alpha, bandwidth))
+    found = [[now, least]]
+    while True:
+        # From there, go to the flatter line that the current one meets first.
+        meets = [
+            (crossing(ways[now], way, alpha, bandwidth), way.share, name)
+            for name, way in ways.items()
+            if way.share < ways[now].share
+        ]
+        start, _, now = min(meets, default=(most, 0, ""))
+        if start >= most:
+            return found
+        found.append([now, start])

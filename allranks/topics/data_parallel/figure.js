@@ -1,6 +1,6 @@
 // DataParallel's step, stage by stage. Mirrors sums.py.
 
-import { h, picture, rect, text, rankColor, amount, table, whole, nice, draggable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, amount, table, whole, nice, FINE, hatched, draggable, explorable } from "../kit/kit.js";
 import { BOUNDS, OPTIMIZERS } from "./figure.py";
 import { STAGES, PARTS } from "./sums.py";
 
@@ -91,6 +91,8 @@ export function compute(state) {
   const through = (end) => sum(between.filter((move) => move[end] === 0).map((move) => move[2]));
   const facts = {
     shares, memory, totals, moves: moved,
+    waits: STAGES.map((stage) => devices.map((i) => stage !== "start"
+      && i >= (["loss", "step"].includes(stage) ? 1 : shares.length))),
     fullest: devices.map((i) => Math.max(...totals.map((row) => row[i]))),
     sent_by_0: through(0),
     sent_to_0: through(1),
@@ -113,51 +115,141 @@ const fields = [
   bounded("activation_mb", "activations of a sample (MB)"),
   bounded("output_mb", "outputs of a sample (MB)"),
   { name: "loss_inside", label: "loss inside of forward", kind: "flag" },
-  { name: "stage", label: "stage", kind: "step", max: () => STAGES.length - 1,
+  { name: "stage", label: "stage", kind: "step", film: true, max: () => STAGES.length - 1,
     said: (s) => STAGES[s.stage] },
 ];
 
-const LETTERS = "WSGIAOL", ROWS = 296, AXIS = 26, TOP = 24;
+// The kinds of memory: a letter where the word does not fit, and a depth that differs
+// from its neighbours'. W, S and G stay as they are in every figure about memory.
+const LETTERS = "WSGIAOL", DEEP = [36, 26, 17, 6, 12, 28, 9];
+const FILM = 46, ROWS = 236, ROOM = 22, WAITS = 62; // px: frames of the film, all bars, below device 0, at the right
+const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
+const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
+const shade = (deep) => ({ style: `--deep: ${deep}%` });
 
-// Draw what one device holds as a bar, each part marked with its letter; the dashed
-// frame is the most that it holds during the step.
-function bar(device, { state, facts, before }, { left, scale, pitch }) {
-  const at = state.stage, y = TOP + device * pitch + 18, high = Math.min(40, pitch - 24);
-  let x = left;
-  const parts = facts.memory[at][device].map((size, i) => {
-    const width = size * scale, start = x;
+// Where everything is: heights do not depend on the state, so that nothing moves.
+function layout({ state, facts, before, width, narrow }) {
+  const n = state.num_devices, edge = narrow ? 40 : 60, top = FILM + (narrow ? 30 : 46);
+  const until = nice(Math.max(...facts.fullest, ...(before?.facts.fullest ?? []), 1), FINE);
+  const pitch = Math.min(58, (ROWS - ROOM) / n), high = Math.min(34, pitch - 16);
+  const y = (device) => top + device * pitch + (device ? ROOM : 0) + 15;
+  return { edge, top, until, high, y, scale: (width - edge - (narrow ? 4 : WAITS)) / until, middle: (device) => y(device) + high / 2 };
+}
+
+// What a device holds of one kind, as [size, attributes, hue of what came from elsewhere].
+// Parts have the ids of where they were, so that they fly from device to device.
+function pieces({ state: { stage: at, loss_inside }, facts }, device, kind) {
+  const size = facts.memory[at][device][kind], id = `${device} ${kind}`, stage = STAGES[at];
+  if (stage === "scatter" && kind === 3) return [[size, { "data-id": id, "data-from": "host" }, "var(--x-soft)"]];
+  if (stage === "replicate" && kind === 0 && device) return [[size, { "data-id": id, "data-from": "sent" }, rankColor(0)]];
+  if (stage === "gather" && kind === 5 && !device && !loss_inside) {
+    const come = facts.moves[at].map(([from, , bytes]) =>
+      [bytes, { "data-id": `gathered ${from}`, "data-from": `${from} 5` }, rankColor(from)]);
+    return [[size - sum(come.map(([bytes]) => bytes)), { "data-id": id }], ...come];
+  }
+  return [[size, { "data-id": id }]];
+}
+
+// Name a part by its word, else by its letter, else not.
+function named(kind, x, width, y, high, plate) {
+  const words = [PARTS[kind], LETTERS[kind]].find((one) => wide(one) < width);
+  return words && high > 13 && [plate && rect(x + (width - wide(words)) / 2, y + high / 2 - 7, wide(words), 14, { class: "x-plate" }),
+    text(x + width / 2, y + high / 2 + 4, words, small)];
+}
+
+// Draw what one device holds as a bar; the dashed frame is the most that it holds in the
+// step. What has just come is hatched in the hue of where it comes from; the gradients that
+// have been added up are striped in the hues of all.
+function bar(device, view, { edge, scale, high, y: place }) {
+  const { state: { stage: at }, facts, before } = view, y = place(device), ghost = before?.facts.fullest[device];
+  let x = edge;
+  const parts = PARTS.map((_, kind) => pieces(view, device, kind).map(([size, id, hue]) => {
+    const start = x, width = size * scale, box = [start, y, width, high];
     x += width;
     if (!size) return null;
-    const strong = `fill: color-mix(in srgb, var(--hue) ${6 + 4 * i}%, transparent)`;
-    return [rect(start, y, width, high, { class: "x-box", style: strong, rx: 0, "data-id": `${device} ${i}` }),
-      width > 14 && text(start + width / 2, y + high / 2 + 4, LETTERS[i], { class: "x-small" })];
-  });
-  const ghost = before?.facts.fullest[device];
+    const added = STAGES[at] === "reduce" && kind === 2 && facts.shares.length > 1;
+    const band = high / facts.shares.length;
+    return [
+      added ? facts.shares.map((_, from) => rect(start, y + from * band, width, band, { class: "x-box", rx: 0,
+        style: `--hue: ${rankColor(from)}; --deep: 36%`, "data-id": `added ${from}`, "data-from": `${from} 2` }))
+        : hue ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
+      named(kind, start, width, y, high, hue || added)];
+  }));
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
-    text(left, y - 4, `device ${device}: ${mb(facts.totals[at][device])}`
-      + (device < facts.shares.length ? "" : ", no share"), { "text-anchor": "start" }),
-    rect(left, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
-    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${left + ghost * scale} ${y - 3}v${high + 6}` }),
+    // The weights that replicate sends leave from here.
+    !device && STAGES[at] !== "replicate" && rect(edge, y, facts.memory[at][0][0] * scale, high, { fill: "none", "data-id": "sent" }),
+    h("svg:text", { x: edge, y: y - 4, ...left },
+      h("svg:tspan.x-strong", {}, `device ${device}`), `: ${mb(facts.totals[at][device])}`,
+      device < facts.shares.length ? "" : ", no share",
+      h("svg:tspan.x-soft.x-answer", {}, `, at most ${mb(facts.fullest[device])}${view.narrow ? "" : " in the step"}`)),
+    facts.waits[at][device] && [rect(view.width - 50, y - 15, 48, view.narrow ? 14 : high + 15, { class: "x-wait" }),
+      text(view.width - 26, view.narrow ? y - 4 : y + high / 2 - 3, "waits", small)],
+    rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
+    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y - 3}v${high + 6}` }),
     parts);
 }
 
-// Draw what moves in this stage, each arrow as thick as its bytes.
-function arrows(moves, most, y, x) {
-  return moves.map(([from, to, size]) => {
-    const start = from === "host" ? TOP - 8 : y(from), end = y(to), wide = 10 + (x - 16) * Math.abs(end - start) / ROWS;
-    const id = { "data-id": `move ${from} ${to}` };
-    return [
-      h("svg:path", { class: "x-arrow", d: `M${x} ${start}C${x - wide} ${start} ${x - wide} ${end} ${x - 6} ${end}`,
-        style: `stroke-width: ${1 + 7 * size / most}px`, ...id }),
-      h("svg:path", { class: "x-tip", d: `M${x + 2} ${end}l-11 -6v12z` }),
-    ];
+// Bracket what device 0 needs beyond any other.
+function excess({ facts: { fullest: [first, second = first] }, width }, { edge, scale, high, y }) {
+  if (first <= second) return null;
+  const [from, to, at] = [edge + second * scale, edge + first * scale, y(0) + high + 5];
+  const words = `${mb(first - second)} more than the others`, half = wide(words) / 2;
+  return h("svg:g", { class: "x-answer" },
+    h("svg:path", { class: "x-arrow", d: `M${from} ${at - 3}v6m0 -3H${to}m0 -3v6` }),
+    text(Math.max(edge + half, Math.min((from + to) / 2, width - half)), at + 15, words, { class: "x-small x-strong" }));
+}
+
+// Draw what moves in this stage, each arrow as thick as its bytes, in the hue of its source.
+function arrows({ state, facts }, { edge, middle, top }) {
+  const most = Math.max(...facts.moves.flat().map((move) => move[2])), x = edge - 5;
+  return facts.moves[state.stage].map(([from, to, size]) => {
+    const host = from === "host", start = host ? top + 2 : middle(from), end = middle(to);
+    const bow = 8 + (x - 12) * Math.abs(end - start) / ROWS, hue = host ? "var(--x-soft)" : rankColor(from);
+    return h("svg:g", { style: `--hue: ${hue}` },
+      h("svg:path", { class: "x-arrow", d: `M${x} ${start}C${x - bow} ${start} ${x - bow} ${end} ${x - 8} ${end}`,
+        style: `stroke: ${hue}; stroke-width: ${1.5 + 5 * size / most}px`, "data-id": `move ${from} ${to}` }),
+      h("svg:path", { d: `M${x + 2} ${end}l-11 -6v12z`, style: `fill: ${hue}` }));
   });
 }
 
+// The stages as a film: what every device holds at the end of each. The frame that is
+// looked at can be pulled along, and each can be chosen. While a question is open, the
+// film ends there.
+function film({ state, facts, set, width, narrow }, { until }) {
+  const at = state.stage, pitch = width / STAGES.length, wideness = pitch - (narrow ? 3 : 7);
+  const each = (FILM - 8) / state.num_devices, place = (device) => 4 + device * each;
+  const frame = (totals, k) => h("svg:g", { style: "cursor: pointer", onclick: () => set({ stage: k }) },
+    rect(k * pitch + 1, 1, wideness, FILM - 2, { class: "x-frame", fill: "transparent", style: "pointer-events: all" }),
+    totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), Math.max(1, (wideness - 6) * total / until),
+      Math.max(1.5, each - 2), { class: k > at ? "x-box x-answer" : "x-box", rx: 0, style: `--hue: ${rankColor(device)}; --deep: 60%` })),
+    !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
+      text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
+  const half = wide(STAGES[at]) / 2, middle = at * pitch + wideness / 2;
+  return [facts.totals.map(frame),
+    narrow && text(Math.max(half, Math.min(middle, width - half)), FILM + 14, STAGES[at], { class: "x-small x-strong" }),
+    draggable(h("svg:g", {}, rect(at * pitch + 1, 1, wideness, FILM - 2, { class: "x-chosen", fill: "transparent", "data-id": "frame" })),
+      "stage", { label: "stage, in the film", now: at, low: 0, high: STAGES.length - 1, said: STAGES[at],
+        move: (by, start) => Math.round(start + by / pitch), step: (by) => at + by, set: (stage) => set({ stage }) })];
+}
+
+// The kinds of memory in grey, in as many lines as the width needs.
+function legend(width, top) {
+  let x = 0, y = top;
+  const parts = PARTS.map((name, kind) => {
+    const room = 32 + 6.3 * name.length;
+    if (x + room > width) [x, y] = [0, y + 20];
+    const start = x;
+    x += room;
+    return [rect(start + 1, y, 18, 16, { class: "x-box", rx: 0, style: `--hue: var(--x-soft); --deep: ${DEEP[kind]}%` }),
+      text(start + 10, y + 12, LETTERS[kind], small), text(start + 23, y + 12, name, left)];
+  });
+  return { parts, bottom: y + 24 };
+}
+
 function draw(view) {
-  const { state, facts, before, set, measured, width, narrow } = view, at = state.stage;
-  const devices = upto(state.num_devices);
-  const stage = STAGES[at], found = measured?.stages?.[stage];
+  const { state, facts, measured, width } = view, at = state.stage, devices = upto(state.num_devices);
+  const stage = STAGES[at], found = measured?.stages?.[stage], place = layout(view);
+  const { edge, top, until, scale } = place, floor = top + ROWS + 12, key = legend(width, floor + 26);
   const rows = PARTS.map((name, i) => [`${LETTERS[i]}: ${name}`,
     ...facts.memory[at].map((parts) => (parts[i] ? mb(parts[i]) : "–"))]);
   rows.push(["total", ...facts.totals[at].map(mb)]);
@@ -168,36 +260,20 @@ function draw(view) {
     const other = found.moved[i]?.[2] ?? 0;
     return `${mb(other)}, ${other === facts.moves[at][i][2] ? "the same" : "differs"}`;
   };
-  const left = narrow ? 44 : 72, until = nice(Math.max(...facts.fullest, ...(before?.facts.fullest ?? []), 1));
-  const scale = (width - left - 4) / until, pitch = Math.min(68, (ROWS - TOP) / state.num_devices);
-  const middle = (device) => TOP + device * pitch + 18 + Math.min(40, pitch - 24) / 2;
-  const most = Math.max(...facts.moves.flat().map((move) => move[2]), 1);
-  const [first, second] = [facts.fullest[0], facts.fullest[1] ?? facts.fullest[0]];
-  const high = Math.min(40, pitch - 24), weights = left + state.param_mb * scale;
-  const size = (value) => Math.min(5000, Math.max(1, Math.round(value)));
   return {
-    picture: picture(width, ROWS + AXIS, "",
-      text(left, 14, `stage ${at} of ${STAGES.length - 1}: ${stage}`, { "text-anchor": "start", class: "x-strong" }),
-      first > second && h("svg:g", { class: "x-answer" },
-        rect(left + second * scale, TOP + 18, (first - second) * scale, high, { class: "x-wait", rx: 0, "data-id": "excess" }),
-        text(width - 4, TOP + 14, `device 0 alone: + ${mb(first - second)}`, { "text-anchor": "end", class: "x-small" })),
-      devices.map((i) => bar(i, view, { left, scale, pitch })),
-      arrows(facts.moves[at], most, middle, left - 6),
-      draggable(h("svg:g", {},
-        h("svg:rect", { x: weights - 22, y: TOP + 14, width: 44, height: 44, fill: "transparent" }),
-        h("svg:rect", { x: weights - 4, y: TOP + 16, width: 8, height: high + 4, rx: 4, class: "x-handle" })),
-      "weights", { label: "parameters (MB), the edge of the weights", now: state.param_mb, low: 1, high: 5000,
-        said: mb(state.param_mb), move: (by, start) => size(start + by / scale),
-        step: (by) => size(by > 0 ? Math.max(state.param_mb + 1, state.param_mb * 1.1 ** by)
-          : Math.min(state.param_mb - 1, state.param_mb * 1.1 ** by)),
-        set: (param_mb) => set({ param_mb }) }),
-      h("svg:path", { class: "x-frame", d: `M${left} ${ROWS + 4}H${width - 4}` }),
-      [0, 0.5, 1].map((part, i) => text(left + part * until * scale, ROWS + 20, part ? mb(part * until) : "0",
-        { "text-anchor": ["start", "middle", "end"][i], class: "x-small" }))),
+    picture: picture(width, key.bottom, "",
+      film(view, place),
+      text(edge - 8, top + 6, "host", { ...right, class: "x-small x-soft", "data-id": stage === "scatter" ? null : "host" }),
+      devices.map((i) => bar(i, view, place)),
+      excess(view, place),
+      arrows(view, place),
+      h("svg:path", { class: "x-frame", d: `M${edge} ${floor - 4}v4H${edge + until * scale}v-4` }),
+      [0, 0.5, 1].map((part, i) => text(edge + part * until * scale, floor + 15, part ? mb(part * until) : "0",
+        { ...small, "text-anchor": ["start", "middle", "end"][i] })),
+      key.parts),
     below: [
-      h("p", {}, "W: weights, S: optimizer state, G: gradients, I: inputs, A: activations, O: outputs, "
-        + "L: log-probabilities. Dashed: the most that a device holds in the step. An arrow is as thick as its bytes. "
-        + "Drag the edge of the weights."),
+      h("p", {}, "Hatched: it has just come, from the device that has this hue. Striped: added up from all. Dashed: "
+        + "the most that a device holds in the step. An arrow is as thick as its bytes."),
       table(`Memory after ${stage}`, ["part", ...devices.map((i) => `device ${i}`)], rows),
       facts.moves[at].length > 0 && table(`What ${stage} moves`,
         ["from", "to", "size", ...(found ? ["on virtual GPUs"] : [])],

@@ -56,7 +56,8 @@ class DataParallelForward(Explorable):
         """Count what each device holds after each stage, and what each stage moves.
 
         ``memory[stage][device]`` has the MB of each of ``PARTS``, and ``moves[stage]``
-        lists [from, to, MB]. ``backward`` is the moment before the gradients are added
+        lists [from, to, MB]. ``waits[stage][device]`` says whether a device has nothing
+        to do. ``backward`` is the moment before the gradients are added
         up.
 
         Raises:
@@ -89,6 +90,7 @@ class DataParallelForward(Explorable):
             "shares": step.shares,
             "memory": memory,
             "moves": moves,
+            "waits": [[step.waits(stage, i) for i in devices] for stage in STAGES],
             "totals": totals,
             "fullest": [max(column) for column in zip(*totals, strict=True)],
             "sent_by_0": sum(size for source, _, size in between if source == 0),

@@ -131,6 +131,16 @@ class Step(NamedTuple):
             kept,
         ]
 
+    def waits(self, stage: str, device: int) -> bool:
+        """Tell whether a device has nothing to do in a stage of the step.
+
+        >>> step = Step([2, 2], 100, 0, 1, 5, 200, False)
+        >>> [name for name in STAGES if step.waits(name, 1)]
+        ['loss', 'step']
+        """
+        alone = stage in ("loss", "step")  # device 0 does these for all
+        return stage != "start" and device >= (1 if alone else len(self.shares))
+
     def moves(self, stage: str) -> list[tuple[str | int, int, int]]:
         """List what a stage moves as (from, to, size); from may be "host".
 

@@ -72,6 +72,7 @@ export function draggable(element, key, { label, now, low, high, said, axis = "x
 // Make the sentence "{world_size} ranks with ...": each name in braces becomes a number to
 // drag. Return it with what brings it up to date.
 export function sentence(words, fields, apply) {
+  let now = []; // state and facts
   const parts = words.split(/\{(\w+)\}/).map((part, i) => {
     if (i % 2 === 0) return { element: part };
     const field = fields.find(({ name }) => name === part), map = range01(field);
@@ -80,13 +81,14 @@ export function sentence(words, fields, apply) {
       label: `${field.label}, in the sentence`, now: low, low, high,
       move: (by, start) => map.value(map.place(start) + by / across),
       step: (by) => beside(field, Number(element.getAttribute("aria-valuenow")), by),
-      set: (value) => apply(field.set ? () => field.set(value) : { [part]: value }),
+      set: (value) => apply(field.set ? () => field.set(value, ...now) : { [part]: value }),
     });
     return { element, field };
   });
   return {
     element: h("p.x-sentence", {}, parts.map(({ element }) => element)),
     update(state, facts) {
+      now = [state, facts];
       for (const { element, field } of parts) if (field) {
         const value = field.get ? field.get(state, facts) : state[field.name];
         element.textContent = value >= 1e4 ? value.toLocaleString("en") : value ?? "–";

@@ -40,14 +40,19 @@ export const text = (x, y, words, attributes = {}) =>
 // JupyterLab.
 export const rankColor = (rank) => `var(--rank-${rank % HUES.length}, ${HUES[rank % HUES.length]})`;
 
-// Make a box of what travels, hatched in a hue: x, y, width, height as for rect.
+// Make a hatch of what travels, in a hue: a pattern, and what to fill or stroke with it.
 let hatches = 0;
-export function hatched(x, y, width, height, hue, attributes = {}) {
+export function hatch(hue) {
   const id = `hatch${hatches++}`;
-  return h("svg:g", {},
-    h("svg:pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      h("svg:path", { d: "M0 3H6", style: `stroke: ${hue}`, "stroke-width": 2.5 })),
-    rect(x, y, width, height, { ...attributes, fill: `url(#${id})`, style: `stroke: ${hue}` }));
+  const pattern = h("svg:pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    h("svg:path", { d: "M0 3H6", style: `stroke: ${hue}`, "stroke-width": 2.5 }));
+  return { pattern, paint: `url(#${id})` };
+}
+
+// Make a box of what travels: x, y, width, height as for rect.
+export function hatched(x, y, width, height, hue, attributes = {}) {
+  const { pattern, paint } = hatch(hue);
+  return h("svg:g", {}, pattern, rect(x, y, width, height, { ...attributes, fill: paint, style: `stroke: ${hue}` }));
 }
 
 // Make any element of a picture a button for mouse, Enter and Space. By its `key`, the
@@ -75,8 +80,8 @@ export const table = (caption, head, rows) => h("details.x-fold", {},
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
       i ? h("td", {}, cell) : h("th", { scope: "row" }, cell))))))));
 
-// Make a line of code with a button that copies it.
-export function code(line, key) {
+// Make a line of code with a button that copies it; it may be shown in parts.
+export function code(line, key, shown = line) {
   const done = h("span", { role: "status" });
   const copy = async () => {
     try {
@@ -87,7 +92,7 @@ export function code(line, key) {
       done.textContent = "selected: press Ctrl+C";
     }
   };
-  const pre = h("code", {}, line);
+  const pre = h("code", {}, shown);
   return h("div.x-code", {}, pre, h("button", {
     type: "button", "data-key": key, "aria-label": `Copy ${line}`, onclick: copy,
   }, "Copy"), done);
@@ -108,8 +113,10 @@ export function amount(value, unit) {
 }
 
 // Return the smallest of 1, 2, 5, 10, 20, ... that is not below a value: an axis that ends
-// there changes in steps, so a small change of the value is seen as one.
-export function nice(value) {
+// there changes in steps, so a small change of the value is seen as one. FINE steps leave
+// less of the width empty.
+export const FINE = [1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10];
+export function nice(value, steps = [1, 2, 5, 10]) {
   const power = 10 ** Math.floor(Math.log10(value || 1));
-  return [1, 2, 5, 10].find((step) => step * power >= value * (1 - 1e-9)) * power;
+  return steps.find((step) => step * power >= value * (1 - 1e-9)) * power;
 }

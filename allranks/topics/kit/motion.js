@@ -1,10 +1,10 @@
 // What is seen between two drawings: parts glide from where the part with their data-id,
-// or with that in their data-from, was; and what a reader had opened, scrolled or focused
+// or with that in their data-from if it was there, was; and what a reader had opened, scrolled or focused
 // stays so.
 
 const DURATION = 300; // ms
 
-const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 const folded = (stage) => [...stage.querySelectorAll("details")].map((one) =>
   [one.firstChild.dataset.key ?? one.firstChild.textContent, one]);
 const scrolled = (stage) => [...stage.querySelectorAll(".x-scroll")];
@@ -36,7 +36,7 @@ export function redraw(stage, make) {
 
 function move(stage, boxes) {
   for (const part of stage.querySelectorAll("[data-id]")) {
-    const old = boxes.get(part.dataset.from ?? part.dataset.id), timing = { duration: DURATION, easing: "ease-out" };
+    const old = boxes.get(part.dataset.from) ?? boxes.get(part.dataset.id), timing = { duration: DURATION, easing: "ease-out" };
     if (!old) {
       part.animate([{ opacity: 0 }, {}], timing);
       continue;

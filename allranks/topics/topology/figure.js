@@ -130,10 +130,12 @@ const few = (name, value) => {
 };
 
 const fields = [
-  { label: "Nodes (--nnodes)", kind: "whole", min: 1, max: MOST, knob: true, range: [1, MOST], get: (s) => s.nodes.length,
+  { name: "nnodes", label: "Nodes (--nnodes)", kind: "whole", min: 1, max: MOST, knob: true, range: [1, MOST], get: (s) => s.nodes.length,
     set: (n, s) => resized("nodes", s, ({ nodes }) =>
       Array.from({ length: few("nodes", n) }, (_, i) => nodes[i] ?? nodes.at(-1))) },
-  { label: "Processes per node (--nproc-per-node)", kind: "text", knob: true,
+  { name: "gpus_per_node", label: "GPUs in each machine", kind: "whole", min: 1, max: MOST,
+    knob: true, range: [1, MOST] },
+  { label: "Processes per node (--nproc-per-node)", kind: "text",
     get: (s) => new Set(s.nodes).size === 1 ? String(s.nodes[0]) : s.nodes.join(", "),
     set: (typed, s) => {
       const list = typed.split(",").map((part) => {
@@ -144,8 +146,6 @@ const fields = [
       return resized("processes", s, ({ nodes }) =>
         list.length === 1 ? nodes.map(() => few("processes", list[0])) : list);
     } },
-  { name: "gpus_per_node", label: "GPUs in each machine", kind: "whole", min: 1, max: MOST,
-    knob: true, range: [1, MOST] },
   { name: "rank", label: "rank", kind: "whole", min: 0 },
   { label: "node rank", kind: "whole", min: 0, get: (s, f) => f.node_rank,
     set: (n, s) => (index("node_rank", n, s.nodes.length, "node"),
@@ -158,77 +158,143 @@ const fields = [
     show: (s) => s.visible !== null },
 ];
 
-const HEIGHT = 264, LABEL = 56, FORMULA = 44;
+const upto = (n) => [...Array(n).keys()];
+const BRACE = 24, PLATE = 20, GPU = 26, LINK = 18, GAP = 12, PAD = 8, TALL = 70; // px
 
-// Draw one node as a row: each GPU with the process that really gets it, and behind them
-// the processes that get none. The edge of the last process can be dragged.
-function node(i, { state, facts, set, width }, row, columns) {
-  const { nodes, gpus_per_node, rank } = state, first = sum(nodes.slice(0, i)), gpus = facts.visible;
-  const y = i * row, pitch = (width - LABEL - 4) / columns, wide = pitch - 4, high = Math.min(row - 6, 104);
-  const names = row >= 60 && pitch >= 44, large = pitch >= 50 && high >= 36, box = high - (names ? 16 : 0);
-  const before = i < facts.node_rank, here = i === facts.node_rank;
-  const parts = [text(0, y + Math.min(30, row / 2 + 2), `node ${i}`, { "text-anchor": "start",
-    class: here ? "x-strong" : "" })];
-  const place = (at, local, name, empty) => {
-    const x = LABEL + at * pitch, r = first + local, chosen = r === rank, middle = x + wide / 2;
-    if (empty) parts.push(rect(x, y, wide, box, { class: "x-idle" }),
-      large && text(middle, y + box / 2 + 4, empty, { class: "x-small x-soft" }));
-    else {
-      const counted = before || (here && local < facts.local_rank);
-      const shape = rect(x, y, wide, box, { class: chosen ? "x-box x-chosen" : "x-box",
-        style: `--hue: ${rankColor(r)}; fill-opacity: ${counted || chosen ? 1 : 0.35}`,
-        "stroke-dasharray": at >= gpus_per_node ? "5 3" : null });
-      const mark = { class: "x-answer", "data-id": `name${r}` };
-      parts.push(pressable(h("svg:g", {}, shape,
-        large ? [text(middle, y + box / 2 - 3, `rank ${r}`, mark),
-          text(middle, y + box / 2 + 14, `local ${local}`, { class: "x-small" })]
-          : wide >= 8 * String(r).length && text(middle, y + box / 2 + 4, r, { ...mark, class: "x-answer x-tiny" })),
-      `rank${r}`, `rank ${r} local ${local}, node ${i}, ${name}`, () => set({ rank: r }), chosen));
-    }
-    if (names) parts.push(text(middle, y + high - 2, name, { class: "x-tiny" }));
+// Arrange the machines in rows, as many in each as leaves their processes largest. What
+// does not fit into low rows is left out: first the GPUs, then the braces, then the names.
+function arrange({ nodes, gpus_per_node: columns, visible }, width, height) {
+  const fit = (per) => {
+    const rows = Math.ceil(nodes.length / per), row = height / rows;
+    const named = row >= 52, deck = row >= 124, braces = row >= 80 ? BRACE : 0;
+    const side = named ? 0 : 98, machine = (width - (per - 1) * GAP) / per, pad = named ? PAD : 2;
+    const pitch = (machine - side - 2 * pad) / columns;
+    const rest = row - braces - (named ? PLATE : 0) - (deck ? GPU + LINK : 0) - (named ? 10 : 2) - pad;
+    return { per, row, named, deck, braces, side, machine, pad, pitch, car: Math.min(TALL, rest),
+      link: LINK + Math.max(0, Math.min(LINK, rest - TALL)), words: pitch >= 66, score: Math.min(pitch / 60, row / (visible === null ? 112 : 190)) };
   };
-  for (let gpu = 0; gpu < gpus_per_node; gpu++) {
-    const local = gpus.indexOf(gpu);
-    place(gpu, local, `GPU ${gpu}`, local < 0 ? "hidden" : local >= nodes[i] && "idle");
-  }
-  const lost = Math.max(0, nodes[i] - gpus.length);
-  for (let at = 0; at < lost; at++) place(gpus_per_node + at, gpus.length + at, "no GPU");
-  if (state.visible !== null) return parts; // GPUs are in another order then
-  const edge = LABEL + nodes[i] * pitch - 2;
-  const resize = (n) => {
-    const all = nodes.map((old, at) => (at === i ? n : old));
+  return upto(nodes.length).map((i) => fit(i + 1)).reduce((a, b) => (b.score > a.score ? b : a));
+}
+
+// Draw one machine: its processes in a train, and below them its GPUs.
+function machine(i, view, plan) {
+  const { state: { nodes, gpus_per_node, rank, visible }, facts, set } = view;
+  const { per, row, named, deck, braces, side, pad, pitch, car, link, words } = plan, here = i === facts.node_rank;
+  const left = (i % per) * (plan.machine + GAP), top = Math.floor(i / per) * row + braces, n = nodes[i];
+  const carTop = top + pad, gpuTop = carTop + car + link, floor = deck ? gpuTop + GPU : carTop + car;
+  const x = (column) => left + side + pad + column * pitch, wide = pitch - Math.min(6, pitch / 6), middle = (column) => x(column) + wide / 2;
+  const first = sum(nodes.slice(0, i)), small = { class: "x-small" };
+  const numbers = wide >= 8 * String(facts.world_size - 1).length + 5 && car > 11;
+  const sought = asked(view).right, counted = i < facts.node_rank ? n : here ? facts.local_rank : 0;
+  const cars = upto(n).map((local) => {
+    const r = first + local, gpu = facts.visible[local], lost = gpu === undefined, chosen = r === rank;
+    const digits = lost ? " x-on-wrong" : "", named = { class: `x-answer x-strong${digits}` };
+    return pressable(h("svg:g", { "data-id": `rank${r}` },
+      rect(x(local), carTop, wide, car, { rx: 5, class: "x-future" }),
+      rect(x(local), carTop, wide, car, { rx: 5, class: `${lost ? "x-wrong" : "x-box"}${chosen ? " x-chosen" : ""}`,
+        style: `--hue: ${rankColor(r)}; --deep: ${chosen || local < counted ? 34 : 13}%` }),
+      car >= 36 ? [
+        (words || numbers) && text(middle(local), carTop + car / 2 - 2, words ? `rank ${r}` : r, named),
+        r === sought && text(middle(local), carTop + car / 2 - 2, words ? "rank ?" : "?", { class: `x-guess x-strong${digits}` }),
+        (words || (numbers && pitch >= 22)) && text(middle(local), carTop + car / 2 + 15, words ? (lost ? "no GPU" : `local ${local}`) : local, { class: `x-small${digits}` }),
+      ] : numbers && text(middle(local), carTop + car / 2 + 4.5, r, named)),
+    `rank${r}`, `rank ${r} local ${local}, node ${i}, ${lost ? "no GPU" : `GPU ${gpu}`}`, () => set({ rank: r }), chosen);
+  });
+  const gpus = deck && upto(gpus_per_node).map((gpu) => {
+    const local = facts.visible.indexOf(gpu), used = local >= 0 && local < n;
+    const name = words ? (local < 0 ? "hidden" : `GPU ${gpu}${!used && pitch > 76 ? ", idle" : ""}`) : local < 0 ? "–" : gpu;
+    return [
+      rect(x(gpu), gpuTop, wide, GPU, { class: used ? "x-box" : "x-idle", style: `--hue: ${rankColor(first + local)}; --deep: 12%` }),
+      used && h("svg:path", { d: `M${middle(local)} ${carTop + car}C${middle(local)} ${gpuTop} ${middle(gpu)} ${carTop + car} ${middle(gpu)} ${gpuTop}`, style: `stroke: ${rankColor(first + local)}; fill: none`, "stroke-width": 2 }),
+      text(middle(gpu), gpuTop + 17, name, { class: used ? "x-small" : "x-small x-soft" }),
+    ];
+  });
+  return [
+    rect(left + side + 1, top, plan.machine - side - 2, floor + (named ? PLATE : pad) - top, { class: "x-frame", rx: 6 }),
+    h("svg:path", { class: "x-rails", d: `M${left + side} ${carTop + car * 0.8}h${plan.machine - side + (i % per < per - 1 ? GAP : 0)}` }),
+    named ? text(left + PAD + 2, floor + 15, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" })
+      : [text(left, carTop + car / 2 + 4.5, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" }),
+        text(left + side - 3, carTop + car / 2 + 4.5, `${first} …`, { "text-anchor": "end", class: "x-small x-soft x-answer" })],
+    named && plan.machine > 220 && text(left + plan.machine - PAD, floor + 15, `--nproc-per-node ${n}`, { "text-anchor": "end", class: "x-small x-soft" }),
+    !deck && upto(gpus_per_node - n).map((k) => rect(x(n + k), carTop, wide, car, { class: "x-idle", rx: 5 })),
+    gpus, cars, more(i, view, plan, { x, carTop, wide }),
+    braces > 0 && h("svg:g", { class: "x-answer" }, brace(i, view, counted, { x, wide, top })),
+  ];
+}
+
+// Count the processes before the chosen one, machine by machine.
+function brace(i, { state: { rank }, facts, width }, counted, { x, wide, top }) {
+  const plus = i ? "+ " : "", here = i === facts.node_rank, bold = { class: "x-strong" };
+  const right = x(counted - 1) + wide, long = right - x(0) > 80 && !here, at = x(facts.local_rank), words = `${counted || !i ? "" : "+ 0 "}= rank ${rank}`;
+  return [
+    counted > 0 && [
+      h("svg:path", { class: "x-line", d: `M${x(0) + 1} ${top - 2}v-5H${right - 1}v5` }),
+      text((x(0) + right) / 2, top - 11, `${plus}${counted}${long ? " before" : ""}`, bold),
+    ],
+    here && (at + 8 * words.length > width ? text(width, top - 11, words, { ...bold, "text-anchor": "end" })
+      : text(at, top - 11, words, { ...bold, "text-anchor": "start" })),
+  ];
+}
+
+// The end of a machine's train: one drags it, or presses the place of the next process.
+function more(i, { state: { nodes, gpus_per_node, rank }, set }, { pitch, car, words }, { x, carTop, wide }) {
+  const n = nodes[i], edge = x(n) - (pitch - wide) / 2, free = n < gpus_per_node, reach = Math.min(14, pitch / 3), grip = pitch < 34 ? 6 : 10;
+  const resize = (to) => {
+    const all = nodes.map((old, at) => (at === i ? to : old));
     set({ nodes: all, rank: Math.min(rank, sum(all) - 1) });
   };
-  return [...parts, draggable(h("svg:g", {},
-    h("svg:rect", { x: edge - 8, y, width: 44, height: Math.max(box, 12), fill: "transparent" }),
-    h("svg:rect", { x: edge - 3, y: y + 2, width: 6, height: box - 4, rx: 3, class: "x-handle" })),
-  `edge${i}`, { label: `processes on node ${i}`, now: nodes[i], low: 1, high: gpus_per_node,
-    said: count(nodes[i], "process"), move: (by, start) => Math.round(start + by / pitch),
-    step: (by) => nodes[i] + by, set: resize })];
+  const ghost = free && h("svg:g", { class: "x-next", onclick: () => resize(n + 1) },
+    rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5, style: "fill: transparent" }), // so that it can be pressed
+    text(x(n) + wide / 2, carTop + car / 2 + 5, words ? "+ process" : car > 11 ? "+" : "", { class: "x-small x-soft" }));
+  return draggable(h("svg:g", {},
+    h("svg:rect", { x: edge - reach, y: carTop, width: reach + (free ? wide : reach), height: car, fill: "transparent" }), ghost,
+    h("svg:rect", { x: edge - grip / 2, y: carTop + car * 0.16, width: grip, height: car * 0.68, rx: grip / 2, class: "x-knob" }),
+    car >= 36 && grip > 6 && [-7, 0, 7].map((dy) => h("svg:circle", { cx: edge, cy: carTop + car / 2 + dy, r: 1.5, class: "x-future" }))),
+  `edge${i}`, { label: `processes on node ${i}`, now: n, low: 1, high: gpus_per_node,
+    said: count(n, "process"), move: (by, start) => Math.round(start + by / pitch),
+    step: (by) => n + by, set: resize });
+}
+
+// The sum, whose result can be dragged from rank to rank.
+function equation({ state: { rank, nodes }, facts, set, narrow }, y) {
+  const before = rank - facts.local_rank, wide = 104, tip = (x, side) => h("svg:path", { class: "x-grip", d: `M${x} ${y - 5}l${side * 5} 5l${-side * 5} 5z` });
+  const handle = draggable(h("svg:g", {},
+    h("svg:rect", { x: 1, y: y - 15, width: wide - 2, height: 30, rx: 15, class: "x-pill" }),
+    rank > 0 && tip(14, -1), rank < facts.world_size - 1 && tip(wide - 14, 1),
+    text(wide / 2, y + 4.5, `rank ${rank}`, { class: "x-strong" })),
+  "sum", { label: "the chosen rank", now: rank, low: 0, high: facts.world_size - 1,
+    move: (by, start) => Math.round(start + by / Math.max(3, Math.min(24, 300 / sum(nodes)))),
+    step: (by) => rank + by, set: (to) => set({ rank: to }) });
+  const words = narrow ? `= ${before} before + local rank ${facts.local_rank}`
+    : `= ${count(before, "process")} on the nodes before node ${facts.node_rank} + local rank ${facts.local_rank}`;
+  return h("svg:g", { class: "x-answer" }, handle, text(wide + 10, y + 4.5, words, { "text-anchor": "start" }));
+}
+
+// The command of the chosen process's node; its numbers are those of the drawing.
+function command({ state: { nodes }, facts, narrow }) {
+  const line = commands([nodes[facts.node_rank]])[0], mine = nodes.length > 1
+    ? facts.commands.find((one) => one.includes(`--nproc-per-node ${nodes[facts.node_rank]} `)) : line;
+  const flags = mine.split(/ (?=--)/).map((flag) => h("span", {}, flag.split(/(?<=--nnodes |--nproc-per-node )(\d+)/)
+    .map((part, i) => (i % 2 ? h("b", {}, part) : part)))); // a line breaks between flags only
+  const where = nodes.length === 1 ? "" : facts.commands.length > 1 ? `On node ${facts.node_rank}: ` : "On each node: ";
+  return h("div", { style: `min-height: ${narrow ? 7.6 : 3.4}rem` },
+    code(mine, "command", [where, ...flags.flatMap((flag, i) => (i ? [" ", flag] : [flag]))]));
 }
 
 function draw(view) {
-  const { facts, state, width, narrow } = view, { nodes, rank } = state;
-  const lost = Math.max(0, ...nodes.map((n) => n - facts.visible.length));
-  const columns = Math.max(4, state.gpus_per_node + lost), row = Math.min(132, HEIGHT / nodes.length);
-  const alike = facts.commands.length === 1 && nodes.length > 1;
-  const first = rank - facts.local_rank;
+  const { facts, state, width, narrow } = view, { nodes, rank } = state, high = narrow ? 320 : 200;
+  const plan = arrange(state, width, high), others = facts.commands.length > 1;
   return {
-    picture: picture(width, HEIGHT + FORMULA, "",
-      nodes.map((_, i) => node(i, view, row, columns)),
-      h("svg:g", { class: "x-answer" }, narrow
-        ? [text(0, HEIGHT + 16, `rank ${rank} = ${first} + local rank ${facts.local_rank}`,
-          { "text-anchor": "start", class: "x-strong" }),
-        text(0, HEIGHT + 36, `${first}: processes on the nodes before`, { "text-anchor": "start", class: "x-small" })]
-        : text(0, HEIGHT + 22, `rank ${rank} = ${first} (processes on the nodes before node ${facts.node_rank}) `
-          + `+ ${facts.local_rank} (local rank)`, { "text-anchor": "start", class: "x-strong" }))),
+    picture: [
+      picture(width, high + 40, "", nodes.map((_, i) => machine(i, view, plan)), equation(view, high + 20)),
+      !narrow && command(view),
+    ],
+    after: narrow && [command(view)],
     below: [
-      h("p", {}, "Press a process to choose it; the filled ones are counted in its rank. Drag the edge "
-        + "behind a node's processes to give it more or fewer. Dashed: a GPU without a process, hidden from the job, or missing."),
-      h("p", {}, alike ? "Type the same command on every node (node0 is the name of one of them):"
-        : nodes.length > 1 ? "Each node gets the command with its own number of processes:"
-          : "The command:"),
-      facts.commands.map((line, i) => code(line, `command${i}`)),
+      h("p", {}, "Press a process to choose it; the deeper ones are counted in its rank. Dashed: a GPU without a process, or hidden from the job. "
+        + "Yellow: a process that finds no GPU."),
+      others && h("p", {}, "Each node gets the command with its own number of processes:"),
+      others && facts.commands.map((line, i) => code(line, `command${i}`)),
       table(`What torchrun tells rank ${rank}`, ["variable", "value"],
         Object.entries(facts.environment)),
     ],
@@ -251,5 +317,6 @@ const ask = {
 export default explorable({
   name: "topology", title: "A cluster, and who is who in it",
   label: "A cluster and one of its processes", fields, compute, draw, ask,
+  sentence: "Machines: {nnodes}, with {gpus_per_node} GPUs in each.",
   live: "Launch it with torchrun",
 });

@@ -126,7 +126,10 @@ class Chapter:
     def num_pictures(self) -> int:
         """Count pictures, tables, and results that come from the notebook."""
         kinds = nodes.figure, nodes.table, PendingGlueReference
-        return sum(isinstance(n, kinds) for n in self.page.findall(nodes.Element))
+        return sum(
+            isinstance(node, kinds) or "picture-box" in node.get("classes", ())
+            for node in self.page.findall(nodes.Element)
+        )
 
     @property
     def minutes(self) -> dict[str, int]:

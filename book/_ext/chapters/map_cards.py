@@ -1,11 +1,12 @@
 """``{chapter-map}``: all pages as cards, with lines from what a chapter builds on.
 
-Each card is a link. It says what a reader can do after the page: the sentence that the
-page begins with, from its verb, since a heading above all cards says "you'll be able".
-It also names the chapters that it builds on. The lines show the same for the eye; a
-phone has one column and no lines. How long a chapter takes is what the course sheet
-says, too: course_data computes it from the finished pages, so the map is drawn when all
-of them have been read.
+Each card is a link. It shows the picture that opens the page, without its words, and
+says what a reader can do after the page: the first clause of the sentence that the page
+begins with, from its verb, since a heading above all cards says "you'll be able". All
+cards look alike, as a colour is a rank's. A card also names the chapters that it builds
+on. The lines show the same for the eye; a phone has one column and no lines. How long a
+chapter takes is what the course sheet says, too: course_data computes it from the
+finished pages, so the map is drawn when all of them have been read.
 """
 
 import re
@@ -19,6 +20,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from allranks import openings
 from book._ext.chapters import course_data
 from book._ext.chapters.chapter_map import Chapter, read
 
@@ -59,11 +61,14 @@ class map_place(nodes.General, nodes.Element):
 def goal_of(page: str) -> str:
     """Return the first thing that a page promises, as HTML.
 
+    The picture on the card says more, so a clause is enough if it has four words.
+
     >>> goal_of("# T\\n\\n**After this page** you can say `x`,\\nand *y*. And z.\\n")
     'say <code>x</code>, and y.'
     """
     text = (GOAL.search(page) or ABOUT.search(page) or [""] * 2)[1]
-    text = re.sub(r"\s+\((?:its|a call)[^)]*\)|\*", "", " ".join(text.split()))
+    text = re.sub(r"\s+\([^)]*\)|\*", "", " ".join(text.split()))
+    text = re.sub(r"^((?:[^\s,]+ ){3,}[^\s,:]+)[,:] .*", r"\1.", text)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -118,6 +123,9 @@ def item(one: Card, left: Card | None, link: Link, needs: dict[str, list[str]]) 
     number = f'<span class="map-number">{chapter.number}</span> '
     title = f"{number if chapter.number else ''}{escape(chapter.title)}"
     parts = [f'<a href="{escape(link(chapter.name))}">{title}</a>']
+    if chapter.name in openings.NAMES:
+        drawing = openings.thumbnail(chapter.name)
+        parts.append(f'<div class="map-thumb no-paper">{drawing}</div>')
     if one.goal:
         goal = one.goal[0].upper() + one.goal[1:]
         parts.append(f'<p class="map-goal">{goal}</p>')
@@ -127,9 +135,7 @@ def item(one: Card, left: Card | None, link: Link, needs: dict[str, list[str]]) 
             names = " and ".join(name.removeprefix("ch") for name in before)
             facts.append(f"builds on {names}")
         parts.append(f'<p class="map-facts">{"; ".join(facts)}{progress(one)}</p>')
-    color = f"var(--rank-{(int(chapter.number) - 1) % 8})" if chapter.number else ""
-    style = f' style="--own:{color}"' if color else ""
-    return f'<div class="{name}" role="listitem"{style}>{"".join(parts)}</div>'
+    return f'<div class="{name}" role="listitem">{"".join(parts)}</div>'
 
 
 def progress(one: Card) -> str:
@@ -159,16 +165,15 @@ def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> s
     lines, tips = [], []
     left, come = Counter(), Counter()  # lines so far, out of a card and into it
     for level, (start, end) in enumerate(sorted(edges), 1):
-        color = f"var(--rank-{start % 8})"
         y = HIGH * level / (len(edges) + 1)
         x1, x2 = ((place % COLUMNS + 0.5) * UNIT for place in (start, end))
         left[start], come[end] = left[start] + 1, come[end] + 1
         # So that no line lies on another.
         x1, x2 = x1 - ASIDE * left[start], x2 + ASIDE * come[end]
         path = f"M{x1:g} 0V{y:g}H{x2:g}V{HIGH}"
-        lines.append(f'<path d="{path}" style="stroke:{color}"/>')
+        lines.append(f'<path d="{path}"/>')
         where = f"left:{x2 / UNIT / COLUMNS:.1%}"
-        tips.append(f'<span class="map-tip" style="{where};color:{color}"></span>')
+        tips.append(f'<span class="map-tip" style="{where}"></span>')
     box = f"0 0 {COLUMNS * UNIT} {HIGH}"
     svg = f'<svg aria-hidden="true" viewBox="{box}" preserveAspectRatio="none">'
     drawn = f"{svg}{''.join(lines)}</svg>{''.join(tips)}"

@@ -1,8 +1,10 @@
 """What each tool finds of each hang: ``{hang-table}``, ``{hang-output}``, ``{hangs}``.
 
 All of it is read from book/_data/hangs.json, which ``python tests/bench hangs`` writes.
-``{hang-table} group`` has the hangs within a process group, ``{hang-table} meeting``
-those that occur before there is one. ``{hang-output} py_spy ddp-uneven-inputs`` shows
+``{hang-table} group`` is a heat map of the hangs within a process group, and
+``{hang-table} meeting`` of those that occur before there is one: the darker a cell, the
+more its tool says. A cell shows a sign, and its tool tip says the verdict and the
+seconds, which screen readers read. ``{hang-output} py_spy ddp-uneven-inputs`` shows
 what a tool printed. The role ``{hangs}`` counts: ``{hangs}`detail.names``` are the
 hangs in which DETAIL names a rank, ``{hangs}`detail``` those in which it can be used at
 all, and ``{hangs}`all``` counts all of them.
@@ -21,6 +23,13 @@ from allranks.hangs import measure, tools, verdicts
 from book._ext.clinic.cases import ClinicDirective
 
 MEASURE = "measure it: python tests/bench hangs"
+SIGNS = {  # of each verdict, and the words of its tool tip
+    verdicts.NAMES: ("●", "names the rank"),
+    verdicts.SHOWS: ("◐", "shows the wait, names no rank"),
+    verdicts.SILENT: ("○", "silent"),
+    verdicts.BLAMES: ("✕", "names another rank"),
+    verdicts.NONE: ("–", "cannot be attached"),
+}
 
 
 def load(env: BuildEnvironment) -> dict:
@@ -50,7 +59,7 @@ def count(found: dict, text: str) -> int:
 
 
 class HangTable(ClinicDirective):
-    """For each hang (row), what each tool (column) finds."""
+    """For each hang (row), what each tool (column) finds, as a heat map."""
 
     required_arguments = 1
 
@@ -71,11 +80,14 @@ class HangTable(ClinicDirective):
             if measure.meets_late(case) == (which == "meeting"):
                 shown.append(case)
         some = {case.slug: found[case.slug] for case in shown}
+        # What most tools see comes first, so that dark cells and light ones are apart.
+        shown.sort(key=lambda case: -len(clear(found[case.slug])))
         keys = [key for key in tools.TOOLS if key != "live_ranks"]  # not for a job
         wanted = [key for key in keys if count(some, key)]
         group = nodes.tgroup(cols=1 + len(wanted))
-        widths = [28, *[round(72 / len(wanted))] * len(wanted)]
+        widths = [100 - 8 * len(wanted), *[8] * len(wanted)]
         group += [nodes.colspec(colwidth=width) for width in widths]
+        group[0]["stub"] = True  # the failure is the heading of its row
         head, body = nodes.thead(), nodes.tbody()
         titles = [self.inline(tools.TOOLS[key].title) for key in wanted]
         head += self.row([[nodes.Text("the failure")], *titles])
@@ -86,22 +98,46 @@ class HangTable(ClinicDirective):
             [nodes.Text(f"{count(some, f'{key}.names')} of {count(some, key)}")]
             for key in wanted
         ]
-        body += self.row([[nodes.emphasis("", "total: names")], *sums])
+        body += self.row([[nodes.emphasis("", "names the rank in")], *sums])
         group += [head, body]
         table = nodes.table("", group, classes=["hang-table", "colwidths-given"])
         when = "Measured on {date}: {machine}, {cores} cores, PyTorch {torch}, gloo."
         note = nodes.paragraph(
             "", when.format(**data["machine"]), classes=["hang-note"]
         )
-        return [nodes.container("", table, classes=["x-scroll"]), note]
+        return [self.legend(some, wanted), table, note]
+
+    def legend(self, some: dict, keys: list[str]) -> nodes.raw:
+        """Say what the signs mean that the table has."""
+        used = {by_tool[key]["verdict"] for by_tool in some.values() for key in keys}
+        parts = [
+            f"<span>{mark(verdict)} {words}</span>"
+            for verdict, (_, words) in SIGNS.items()
+            if verdict in used
+        ]
+        html = f'<p class="hang-legend">{"".join(parts)}</p>'
+        return nodes.raw("", html, format="html")
 
     def cell(self, finding: dict) -> list[nodes.Node]:
-        """Show the verdict."""
-        verdict = finding["verdict"]
-        if verdict == verdicts.NONE:
-            return [nodes.inline("", "–", classes=["hang-none"])]
-        word = nodes.strong if verdict == verdicts.NAMES else nodes.inline
-        return [word("", verdict, classes=[f"hang-{verdict}"])]
+        """Show the verdict as a sign, with a tool tip."""
+        _, words = SIGNS[finding["verdict"]]
+        if finding.get("seconds") is not None:
+            words += f", after {finding['seconds']:.1f} s"
+        return [nodes.raw("", mark(finding["verdict"], words), format="html")]
+
+
+def mark(verdict: str, tip: str = "") -> str:
+    """Return the sign of a verdict on its depth of grey; only a tip is read aloud."""
+    name, (sign, _) = verdict.replace("/", ""), SIGNS[verdict]
+    tip = f'<span class="hang-tip">{tip}</span>' if tip else ""
+    return (
+        f'<span class="hang-{name}"><span aria-hidden="true">{sign}</span>{tip}</span>'
+    )
+
+
+def clear(by_tool: dict) -> list[str]:
+    """Return the tools that name the right rank of a hang."""
+    return [key for key, one in by_tool.items() if one["verdict"] == verdicts.NAMES]
 
 
 class HangOutput(ClinicDirective):

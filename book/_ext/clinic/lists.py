@@ -1,12 +1,15 @@
 """Lists of the clinic: ``{clinic-index}``, ``{clinic-guard}``, ``{clinic-count}``.
 
-``{clinic-index}`` links all cases, with a table for each class. ``{clinic-guard}
+``{clinic-index}`` links all cases: a fold for each class, with the name of its page and
+the number of its cases. ``{clinic-guard}
 caught`` and ``{clinic-guard} beyond`` list what ``allranks.guard`` catches, and what it
 cannot see; ``{clinic-guard} SLUG`` shows its whole message of one case. The role
 ``{clinic-count}`` counts the cases of a class or of a symptom, or those that are
 ``runs``, ``quoted``, ``caught``, ``beyond`` or ``all``.
 """
 
+import re
+from html import escape
 from pathlib import Path
 
 from docutils import nodes
@@ -15,48 +18,49 @@ from sphinx.util.docutils import SphinxRole
 
 from allranks import clinic
 from book._ext.clinic.cases import FOLDER, SYMPTOMS, ClinicDirective, load
+from book._ext.runs.fold import fold
 
-HEADINGS = {  # where the name of a class is no heading
-    "TP/FSDP2": "Tensor parallelism and FSDP2",
-    "AMP": "Mixed precision",
-    "silent wrong": "Silently wrong",
-}
+TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 class ClinicIndex(ClinicDirective):
-    """All cases: a section and a table for each class."""
+    """All cases: a fold for each class, which has the name of the class's page."""
 
     def run(self) -> list[nodes.Node]:
-        """Build a section for each class that has cases."""
-        found, sections = self.cases(), []
+        """Build a fold for each class that has cases."""
+        found, folds = self.cases(), []
         for name, page in clinic.CLASSES.items():
-            rows = [case for case in found if case.fields["class"] == name]
-            rows.sort(key=lambda case: case.title.strip("`").lower())  # to be scanned
-            if rows:
-                sections.append(self.section(name, page, rows))
-        return sections
+            listed = [case for case in found if case.fields["class"] == name]
+            listed.sort(key=lambda case: case.title.strip("`").lower())  # to be scanned
+            if listed:
+                folds.append(self.fold(page, listed))
+        return [nodes.container("", *folds, classes=["clinic-index", "no-search"])]
 
-    def section(
-        self, name: str, page: str, rows: list[clinic.Specimen]
-    ) -> nodes.section:
-        """Build a class's title, a link to its page, and its table."""
-        anchor = f"index-{page.removeprefix('clinic_')}"
-        section = nodes.section(ids=[anchor], names=[anchor])
-        self.state.document.note_explicit_target(section, section)
-        section += nodes.title("", HEADINGS.get(name, f"{name[0].upper()}{name[1:]}"))
+    def fold(self, page: str, listed: list[clinic.Specimen]) -> fold:
+        """Build a class's fold: a link to its page, and a link to each case."""
+        path, title = Path(self.env.srcdir, "book", f"{page}.md"), page
+        if path.is_file():
+            self.env.note_dependency(f"book/{page}.md")
+            title = TITLE.search(path.read_text("utf8"))[1]
         text = f"{{ref}}`Read the code, the cause and the fix of each <{page}>`."
-        section += nodes.paragraph("", "", *self.inline(text))
-        group = nodes.tgroup(cols=2)
-        group += [nodes.colspec(colwidth=75), nodes.colspec(colwidth=25)]
-        head, body = nodes.thead(), nodes.tbody()
-        head += self.row([[nodes.Text("failure")], [nodes.Text("what happens")]])
-        for case in rows:
-            kind = SYMPTOMS[case.fields["symptom"]] + ("" if case.runs else " (quoted)")
-            body += self.row([self.link(case), [nodes.Text(kind)]])
-        group += [head, body]
-        table = nodes.table("", group, classes=["clinic-index", "colwidths-given"])
-        section += table
-        return section
+        items = nodes.bullet_list(bullet="-")
+        for case in listed:
+            symptom = case.fields["symptom"]
+            tags = [(symptom, SYMPTOMS[symptom])]
+            tags += [] if case.runs else [("quoted", "quoted")]
+            words = self.link(case)
+            for name, word in tags:
+                words += [nodes.Text(" "), nodes.inline("", word)]
+                words[-1]["classes"] += ["case-tag", f"case-{name}"]
+            items += nodes.list_item("", nodes.paragraph("", "", *words))
+        heading = f"<span>{escape(title)}</span> <span>{len(listed)} cases</span>"
+        inside = nodes.paragraph("", "", *self.inline(text)), items
+        return fold(
+            "",
+            *inside,
+            title=heading,
+            ids=[f"index-{page.removeprefix('app_clinic_')}"],
+        )
 
 
 class ClinicGuard(ClinicDirective):

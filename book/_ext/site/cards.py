@@ -3,8 +3,8 @@
 Each row is a card, and each of its cells says which column it belongs to. ``book.css``
 does that; this module writes the columns' names into the cells, and the roles which a
 table loses in a browser when CSS takes its layout away. A table that fits a phone, as
-far as its longest words tell, stays as it is, and so does the clinic's index, whose
-tables should look alike.
+far as its longest words tell, stays as it is, and so does the heat map of the hangs,
+whose columns are compared.
 """
 
 import re
@@ -49,7 +49,7 @@ def cards(match: re.Match) -> str:
     names = table.get("class", [])
     head = texts and all(cell.name == "th" for cell in cells[0])
     even = len({len(row) for row in texts}) == 1 and not table.find(colspan=True)
-    if not head or not even or "clinic-index" in names or width(texts) <= PHONE:
+    if not head or not even or "hang-table" in names or width(texts) <= PHONE:
         return match[0]
     brief = all(len(text) <= BRIEF for row in texts for text in row[1:])
     table["class"] = [*names, "cards", *(["brief"] if brief else [])]

@@ -73,8 +73,7 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
 
     for page in order(env):
         for entry in sections(page, env.get_doctree(page), label):
-            listed = entry.anchor.startswith("index-")  # a list of cases
-            if listed or (page in LEFT_OUT and entry.above):
+            if page in LEFT_OUT and entry.above:
                 continue
             place = f"{page.removeprefix('book/')}#{entry.anchor}"
             entry.said = words.get(place, "")

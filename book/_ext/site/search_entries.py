@@ -59,7 +59,7 @@ def plain(node: nodes.Node, label: Callable[[str], str]) -> str:
         return str(node)
     if isinstance(node, SILENT) or "no-search" in node.get("classes", ()):
         return ""
-    if isinstance(node, addnodes.pending_xref) and not node.get("refexplicit"):
+    if is_label(node):
         return label(node["reftarget"]) or node.astext()
     if type(node).__name__ == "PendingGlueReference":  # a number, known only later
         return "…"
@@ -114,15 +114,26 @@ def printed(parts: Iterable[nodes.Node]) -> str:
     return " ".join(found)
 
 
-def figures(page: str, box: nodes.Node, anchor: str, above: tuple) -> Iterator[Entry]:
+def figures(
+    page: str,
+    box: nodes.Node,
+    anchor: str,
+    above: tuple,
+    label: Callable[[str], str],
+) -> Iterator[Entry]:
     """Yield the explorables in a part of a page."""
     for raw in box.findall(nodes.raw):
         if name := FIGURE.search(raw.astext()):
             holder = raw.parent if isinstance(raw.parent, nodes.container) else raw
-            said = [squeeze(p.astext()) for p in holder.findall(nodes.paragraph)]
+            said = [squeeze(plain(p, label)) for p in holder.findall(nodes.paragraph)]
             place = (holder.get("ids") or [anchor])[0]
             lead = cut(" ".join(said), LEAD)
             yield Entry(page, place, FIGURES, name[1], above, lead, body=" ".join(said))
+
+
+def is_label(node: nodes.Node) -> bool:
+    """Tell whether a node is a reference whose only text is the label of a place."""
+    return isinstance(node, addnodes.pending_xref) and not node.get("refexplicit")
 
 
 def terms(page: str, title: str, part: nodes.Node) -> Iterator[Entry]:
@@ -131,7 +142,9 @@ def terms(page: str, title: str, part: nodes.Node) -> Iterator[Entry]:
         term = next(iter(item.findall(nodes.term)), None)
         text = next(iter(item.findall(nodes.definition)), None)
         if term is not None and term["ids"] and text is not None:
-            words = squeeze(text.next_node(nodes.paragraph).astext())
+            said = text.next_node(nodes.paragraph).children
+            # Its last word is a link to the page that explains it, by a label.
+            words = squeeze("".join(one.astext() for one in said if not is_label(one)))
             yield Entry(page, term["ids"][0], TERM, term.astext(), (title,), words)
 
 
@@ -146,7 +159,8 @@ def sections(
         parts, anchor = list(own(section)), section["ids"][0]
         paragraphs = [squeeze(plain(part, label)) for part in parts]
         paragraphs = [text for text in paragraphs if text]
-        entry = Entry(page, anchor, usual, title, above, names=code(parts))
+        listed = [p for p in parts if "no-search" not in p.get("classes", ())]
+        entry = Entry(page, anchor, usual, title, above, names=code(listed))
         if "case" in section["classes"]:
             entry.kind = CASE
             said = dict(
@@ -166,7 +180,7 @@ def sections(
         else:
             yield entry
         for part in parts if usual == PAGE else ():  # a notebook's is on a page, too
-            yield from figures(page, part, anchor, (*above, title))
+            yield from figures(page, part, anchor, (*above, title), label)
         for child in section.children:
             if isinstance(child, nodes.section):
                 yield from walk(child, (*above, title))

@@ -68,11 +68,12 @@ def test_names_wrap_into_rows_inside_the_drawing(log):
         assert int(text.get("x")) + 8 * 20 < WIDTH and int(text.get("y")) < plot
 
 
-def test_names_at_the_ends_keep_apart():
+@pytest.mark.parametrize("log", ["y", True])
+def test_names_at_the_ends_keep_apart(log):
     """Lines that end near one another have their names in their own order, apart."""
     lines = {f"line {n}": [(1, 1), (100, 50 + n)] for n in range(5)}
     lines["short"] = [(1, 1), (10, 5)]
-    picture = curves("t", "x", "y", lines, log=True)
+    picture = curves("t", "x", "y", lines, log=log)
     texts = {t.text: t for t in drawings(picture)[WIDE].iter(f"{SVG}text")}
     high = [int(texts[f"line {n}"].get("y")) for n in reversed(range(5))]
     assert all(below - above >= 18 for above, below in itertools.pairwise(high))

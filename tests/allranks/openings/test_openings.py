@@ -6,6 +6,7 @@ Whether a picture says what its chapter computes, the chapter's own test says.
 import doctest
 import re
 from importlib import import_module
+from xml.etree import ElementTree
 
 import pytest
 
@@ -46,6 +47,21 @@ def test_every_chapter_opens_with_its_own_picture_before_any_code():
         assert found == ([path.stem] if found or path.stem[:2] == "ch" else [])
         used += found
     assert used == sorted(openings.NAMES)
+
+
+@pytest.mark.parametrize("name", openings.NAMES)
+def test_a_thumbnail_has_the_shapes_and_no_words(name):
+    """It is cropped to the drawing's boxes and lines, and none is lost."""
+    svg, whole = openings.thumbnail(name), openings.opening(name)
+    assert "<text" not in svg and "aria-label" not in svg
+    assert svg.count("<path") == whole.count("<path")
+    assert svg.count("<rect") >= whole.count("<rect") - 3  # words on yellow
+    left, top, width, height = map(
+        float, re.search(r'viewBox="([^"]+)"', svg)[1].split()
+    )
+    assert left >= -3 and top >= -3
+    assert sheet.WIDE / 3 < width <= sheet.WIDE + 4 and height > 60
+    ElementTree.fromstring(svg)
 
 
 def test_another_name_is_refused():

@@ -1,5 +1,7 @@
 """The intro's four ranks wait for one another, by finger and by keyboard."""
 
+import pytest
+
 from allranks.topics import Arrivals
 
 PAGE = "book/intro"
@@ -8,6 +10,26 @@ PAGE = "book/intro"
 def printed(x) -> str:
     """Return what the figure says that the cell prints."""
     return x.box.locator(".x-report").inner_text()
+
+
+def drawn(x) -> str:
+    """Return the words in the drawing."""
+    return x.box.locator(".x-stage svg").first.text_content()
+
+
+def numbers(x) -> list[list]:
+    """Return (digits, hues, y) of each rank's own number, and of what it will hold."""
+    return [
+        [
+            (
+                one.text_content(),
+                one.locator("[style]").count(),
+                one.bounding_box()["y"],
+            )
+            for one in x.box.locator(f'[data-id^="{kind}"]').all()
+        ]
+        for kind in ("term", "hold")
+    ]
 
 
 def test_a_rank_is_taken_away_and_the_others_wait(explore):
@@ -22,9 +44,15 @@ def test_a_rank_is_taken_away_and_the_others_wait(explore):
     assert x.summary == facts["summary"] and printed(x) == facts["output"]
     assert "ranks 0, 2 and 3 wait in `dist.all_reduce(x)`" in printed(x)
     assert x.box.locator("svg .x-wait").count() == 3
+    assert f"{facts['waited_s']:g} s lost in waiting" in drawn(x)
+    waiting = numbers(x)
     x.press("Bring rank 1 back")
     assert x.summary == first["summary"]
     assert x.box.locator(".x-code code").inner_text() == first["code"]
+    # Each rank's number has gone from its lane to the sum, and the sum to each rank.
+    for rank, (term, hold) in enumerate(zip(*numbers(x), strict=True)):
+        assert term[:2] == (f"{rank}", 1) and hold[:2] == ("6", 4)
+        assert term[2] > waiting[0][rank][2] + 40 and hold[2] < waiting[1][rank][2] - 40
 
 
 def test_a_late_rank_makes_the_others_wait_longer(explore):
@@ -53,6 +81,11 @@ def test_a_late_rank_makes_the_others_wait_longer(explore):
     x.drag(edge, -1500 * scale)
     assert abs(int(edge.get_attribute("aria-valuenow")) - 1000) <= 50
     assert "Rank 3 comes last" in x.summary
+    for rank in range(4):
+        slider = f"rank {rank} calls all_reduce after, ms"
+        x.box.get_by_role("slider", name=slider).focus()
+        x.page.keyboard.press("Home")
+    assert "nobody waits" in x.summary and "nobody waits" in drawn(x)
 
 
 def test_the_first_screen_of_a_laptop_has_the_figure_and_its_question(explore):
@@ -62,17 +95,42 @@ def test_the_first_screen_of_a_laptop_has_the_figure_and_its_question(explore):
     x.page.evaluate("scrollTo(0, 0)")
     assert x.box.locator(".x-stage").bounding_box()["height"] <= 420
     last = x.box.get_by_role("button", name="Just show me").bounding_box()
-    assert last["y"] < 800 and x.page.locator("article .sd-btn").count() == 2
+    assert last["y"] + last["height"] <= 800
+    assert x.page.locator("article .sd-btn").count() == 2
+
+
+@pytest.mark.parametrize("width", [1280, 540, 390])
+def test_nothing_below_the_figure_jumps(explore, width):
+    """Its room on the page is as high as it is, before and after the answer."""
+    x = explore(PAGE, "arrivals", asked=True)
+    x.page.set_viewport_size({"width": width, "height": 844})
+    x.page.reload()
+    room = x.box.evaluate("one => parseFloat(getComputedStyle(one).minHeight)")
+    for press in (None, "They get an error." if width < 1280 else "They get 5."):
+        if press:
+            x.press(press)
+        x.box.evaluate("one => { one.style.minHeight = 0; }")
+        height = x.box.bounding_box()["height"]
+        assert height == pytest.approx(room, abs=1), press
 
 
 def test_time_passes_once_when_the_figure_is_drawn(explore):
-    """The picture appears from left to right, and not again after a change."""
+    """Ranks carry their numbers to the line, and not again after a change."""
     x = explore(PAGE, "arrivals")
     moving = "one => one.getAnimations().length"
     x.page.emulate_media(reduced_motion="no-preference")
     x.measure({"summary": ""})  # draws it anew
     stage = x.box.locator(".x-stage")
     assert stage.evaluate(moving) == 1
+    halt = "(one, ms) => { const [it] = one.getAnimations(); it.pause(); "
+    halt += "it.currentTime = ms; }"
+    numbers = x.box.locator('.x-drag [data-id^="chip"]')
+    added = x.box.locator('[data-id="term0"]')
+    seen = "one => getComputedStyle(one).opacity"
+    for ms, places, opacity in ((500, 1, "0"), (1300, 3, "0"), (2900, 4, "1")):
+        stage.evaluate(halt, ms)
+        at = {round(one.bounding_box()["x"]) for one in numbers.all()}
+        assert len(at) == places and added.evaluate(seen) == opacity
     stage.evaluate("one => one.getAnimations()[0].finish()")
     x.press("Take rank 1 away")
     assert stage.evaluate(moving) == 0

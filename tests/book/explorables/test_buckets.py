@@ -86,3 +86,28 @@ def test_each_box_says_what_it_is_and_the_picture_fits_on_a_phone(explore):
     assert x.box.locator("svg").first.evaluate(
         "svg => svg.parentElement.scrollWidth <= svg.parentElement.clientWidth"
     )
+
+
+def test_red_is_the_wait_and_each_bucket_gets_its_gradients(explore):
+    """A rank waits from backward's end on, as long as the facts say, and only there."""
+    x = explore("book/ch5_ddp", "buckets")
+    facts = Buckets(**PAGE).facts
+
+    def span(name: str) -> tuple[float, float]:
+        box = x.box.locator(f'[data-id="{name}"]')
+        start, width = (float(box.get_attribute(a)) for a in ("x", "width"))
+        return start, start + width
+
+    start, end = span("exposed")
+    forward = span("does forward")
+    scale = (forward[1] - forward[0]) / facts["forward"]
+    assert abs(end - start - facts["exposed"] * scale) < 0.01
+    assert abs(start - span("does block 0")[1]) < 0.01
+    assert abs(end - span(f"sends {len(facts['buckets']) - 1}")[1]) < 0.01
+    assert x.box.locator(".x-answer .x-fall").count() == len(facts["buckets"])
+    chosen = x.box.locator('[data-id="chosen"]')
+    low = chosen.bounding_box()["y"]
+    x.field("bucket_cap_mb is set").focus()
+    x.page.keyboard.press("Space")
+    x.fill("bucket_cap_mb, MiB", 1000)  # all in one: more is exposed
+    assert chosen.bounding_box()["y"] < low - 5

@@ -50,3 +50,51 @@ def test_both_ends_stay_in_the_drawing(explore):
         for size in 1000, 10**10:
             x.fill("bytes, n", size)
             assert x.box.locator("svg text, svg circle, svg path").evaluate_all(inside)
+
+
+def test_a_reader_compares_with_a_real_machine_and_adds_an_algorithm(explore):
+    """Both are pressed in the drawing; a dot for each published size is shown."""
+    x = explore("book/ch7_collectives", "crossings")
+    dots = x.box.locator("svg circle[r='3.5']")
+    assert dots.count() == 1  # that of the offer
+    x.press("compare with 8 real H100")
+    real = Crossings(world_size=8, alpha_us=3.4, gb_per_s=450)
+    assert x.summary == real.facts["summary"]
+    assert x.field("Link").input_value() == "NVLink 4"
+    assert dots.count() == 1 + len(real.facts["published"])
+    card = x.button("allow halving and doubling, in the drawing")
+    assert card.get_attribute("aria-pressed") == "false"
+    card.press("Enter")
+    real.change(halving=True)
+    assert x.summary == real.facts["summary"] and ": halving takes " in x.summary
+    assert x.field("allow halving and doubling").is_checked()
+
+
+# What an algorithm's small drawing sends, and when the last of it has come, in ms.
+SENT = """box => Object.fromEntries([...box.querySelectorAll("[data-run]")].map(one => [
+    one.dataset.run, one.getAnimations({ subtree: true }).map(({ effect }) =>
+        effect.getComputedTiming().endTime)]).map(([name, ends]) =>
+            [name, [ends.length, Math.max(...ends)]]))"""
+
+
+def test_small_drawings_send_each_message_on_one_clock(explore):
+    """They move once the figure is in sight, unless a reader wants no motion."""
+    x = explore("book/ch7_collectives", "crossings", reduced_motion="no-preference")
+    x.page.wait_for_function(
+        "() => document.querySelector('[data-run=ring]').getAnimations("
+        "{ subtree: true }).length > 0"
+    )
+    found = x.box.evaluate(SENT)
+    times = {name: time for name, _, _, time in Crossings().facts["ways"]}
+    # Messages of one all_reduce on 4 ranks: 4 in each of the ring's 6 steps.
+    assert {name: found[name][0] for name in times} == {
+        "naive": 6,
+        "tree": 6,
+        "ring": 24,
+    }
+    for name in times:
+        slower = times[name] / times["ring"]
+        assert abs(found[name][1] / (1200 * slower) - 1) < 0.01
+    still = explore("book/ch7_collectives", "crossings")
+    still.page.wait_for_timeout(700)
+    assert not still.box.evaluate("box => box.getAnimations({ subtree: true }).length")

@@ -78,7 +78,9 @@ def test_no_control_is_dead(page, site, name):  # noqa: F811
             except TimeoutError:
                 dead.append(f"{figure.get_attribute('data-explorable')}: {what}")
             used += 1
-            box.get_by_role("button", name="Reset", exact=True).focus()
-            page.keyboard.press("Enter")
+            reset = box.get_by_role("button", name="Reset", exact=True)
+            if reset.count():  # hidden where nothing has changed
+                reset.focus()
+                page.keyboard.press("Enter")
     assert not dead
     assert used > 1 or name.startswith("notebooks/")

@@ -79,7 +79,7 @@ def what_a_finger_touches_is_large_enough(x) -> None:
 def nothing_moves_while_a_reader_changes_it(x) -> None:
     """Check that the drawing keeps its height: what a finger is on stays there."""
     first, before, changes = layout(x), x.box.inner_html(), 0
-    sliders = x.box.locator("input.x-slider:visible, .x-step:visible input")
+    sliders = x.box.locator("input.x-slider:visible, .x-step input:visible")
     for number in range(sliders.count()):
         for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
             slider = sliders.nth(number)  # one step less may leave a single one
@@ -242,16 +242,16 @@ def test_a_number_in_the_sentence_is_dragged(explore):
 
 
 def test_a_part_of_the_drawing_is_dragged(explore):
-    """A bucket's edge sets bucket_cap_mb; the focus stays on it while it moves."""
+    """A handle sets bucket_cap_mb; the focus stays on it while it moves."""
     x = explore("book/ch5_ddp", "buckets")
-    edge = x.box.get_by_role("slider", name="bucket_cap_mb, the edge of a bucket")
-    edge.focus()
+    handle = x.box.get_by_role("slider", name="bucket_cap_mb, the handle")
+    handle.focus()
     x.page.keyboard.press("ArrowLeft")
-    low = int(edge.get_attribute("aria-valuenow"))
+    low = int(handle.get_attribute("aria-valuenow"))
     x.page.keyboard.press("ArrowLeft")  # it is another element now, and has the focus
-    assert low < 25 and int(edge.get_attribute("aria-valuenow")) < low
-    x.drag(edge, 60)
-    assert int(edge.get_attribute("aria-valuenow")) > 25
+    assert low < 25 and int(handle.get_attribute("aria-valuenow")) < low
+    x.drag(handle, 60)
+    assert int(handle.get_attribute("aria-valuenow")) > 25
     assert not x.error
 
 

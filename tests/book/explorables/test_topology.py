@@ -32,7 +32,9 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
     x.fill(VISIBLE, "3,1")
     facts = WhoIsWho.compute([2, 1], 4, 2, "3,1")
     assert x.summary == facts["summary"]
-    assert x.box.locator(".x-code code").all_inner_texts() == facts["commands"]
+    *each, here = x.box.locator(".x-code code").all_inner_texts()
+    assert each == facts["commands"] and here == f"On node 1: {each[1]}"
+    assert x.box.locator(".x-code b").all_inner_texts() == ["2", "1"]
     x.press("Reset")
     assert x.field("CUDA_VISIBLE_DEVICES is set").is_checked() is False
     assert "4 ranks on 2 nodes" in x.summary
@@ -44,14 +46,12 @@ def test_a_process_without_a_gpu_is_drawn_and_named(explore):
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
     x.fill(VISIBLE, "1")
-    nodes = x.box.locator("svg").first
-    seen = nodes.text_content().partition(" = ")[0][:-6]
-    assert seen.count("hidden") == 6 and seen.count("no GPU") == 2
+    words = x.box.locator(".x-stage svg").first.text_content
+    assert words().count("hidden") == 6 and words().count("no GPU") == 2
     for rank, place in ((3, "node 1, no GPU"), (0, "node 0, GPU 1")):
         x.press(f"rank {rank} local {rank % 2}, {place}")
         assert x.summary == WhoIsWho.compute([2, 2], 4, rank, "1")["summary"]
-        assert nodes.text_content().startswith(seen)
-        assert f"rank {rank} = {rank // 2 * 2} + local rank" in nodes.text_content()
+        assert words().count("hidden") == 6 and words().count("no GPU") == 2
     x.fill(VISIBLE, "GPU-abc")
     assert "write indices such as 2,1" in x.error
 
@@ -82,3 +82,48 @@ def test_the_edge_of_a_node_is_dragged(explore):
     assert "6 ranks on 2 nodes: 2 of 8 GPUs stay idle (0 + 2)" in x.summary
     x.page.keyboard.press("Home")
     assert "3 ranks on 2 nodes" in x.summary and not x.error
+
+
+def test_a_rank_is_counted_machine_by_machine(explore):
+    """Braces count the processes before it; the sum below is dragged by keyboard."""
+    x = explore("book/ch4_ranks", "topology")
+    words = x.box.locator(".x-stage svg").first.text_content
+    assert "2 before" in words() and "+ 0 = rank 2" in words()
+    chosen = x.box.get_by_role("slider", name="the chosen rank")
+    chosen.focus()
+    x.page.keyboard.press("ArrowRight")
+    assert "Rank 3 of 4 is local rank 1 on node 1" in x.summary
+    assert "+ 1= rank 3" in words() and "= 2 before + local rank 1" in words()
+    x.page.keyboard.press("Home")
+    assert "Rank 0 of 4" in x.summary and "before" not in words().partition("= 0")[0]
+    assert chosen.get_attribute("aria-valuemax") == "3"
+    x.drag(chosen, 2 * 24)
+    assert "Rank 2 of 4" in x.summary
+
+
+def test_a_process_more_takes_the_next_rank(explore):
+    """Pressing its place adds it, and the ranks on the next node move up by one."""
+    x = explore("book/ch4_ranks", "topology")
+
+    def here() -> list[str]:
+        """Return the ranks in the upper half of the drawing, on node 0."""
+        cars = x.box.locator('[data-id^="rank"]').all()
+        ends = sorted((one.bounding_box()["y"], one.text_content()[:6]) for one in cars)
+        return sorted(name for y, name in ends if y < ends[0][0] + 20)
+
+    assert here() == ["rank 0", "rank 1"]
+    x.box.locator(".x-next").first.click()
+    assert "5 ranks on 2 nodes: 3 of 8 GPUs stay idle (1 + 2)" in x.summary
+    assert here() == ["rank 0", "rank 1", "rank 2"]
+    assert x.box.locator(".x-code b").all_inner_texts()[:2] == ["2", "3"]
+
+
+def test_the_sentence_changes_the_cluster(explore):
+    """Machines and GPUs are its numbers; the chosen process stays if it can."""
+    x = explore("book/ch4_ranks", "topology")
+    machines = x.box.get_by_role("slider", name="Nodes (--nnodes), in the sentence")
+    machines.focus()
+    x.page.keyboard.press("ArrowRight")
+    assert "6 ranks on 3 nodes" in x.summary and "Rank 2 of 6" in x.summary
+    x.page.keyboard.press("Home")
+    assert "2 ranks on 1 node" in x.summary and "Rank 1 of 2" in x.summary

@@ -21,7 +21,11 @@ def test_who_waits_and_for_how_long():
     """All wait for the last; if one never comes, until the timeout."""
     facts = Arrivals.compute([700, 1600, 1100, 2200])
     assert facts["waits"] == pytest.approx([1.5, 0.6, 1.1, 0])
+    assert facts["waited_s"] == pytest.approx(3.2)
     assert facts["holds"] == [6] * 4 and facts["output"] == "ranks 0–3: tensor([6.])"
     facts = Arrivals.compute([700, None, 1100, 2200])
     assert facts["waits"] == pytest.approx([2.3, 0, 1.9, 0.8])
+    assert facts["waited_s"] == pytest.approx(5)
     assert facts["holds"] == [0, 1, 2, 3] and "rank 1 finished" in facts["output"]
+    facts = Arrivals.compute([1000] * 4)
+    assert facts["waited_s"] == 0 and "nobody waits" in facts["summary"]

@@ -21,6 +21,17 @@ def test_no_part_that_is_there_is_nothing(changes, words):
     assert (words == "100 % of it") == (facts["exposed"] < 5e-9)
 
 
+def test_the_curve_is_what_each_size_leaves_exposed():
+    """The same figure says it with that bucket_cap_mb; the last has one bucket."""
+    x = Buckets()
+    curve = x.facts["curve"]
+    for number in (0, 3, 17, 24, 40):
+        x.bucket_cap_mb = 2 ** (number / 4)
+        assert x.facts["exposed"] == curve[number]
+    assert len(x.facts["buckets"]) == 1 and len(curve) == 41
+    assert x.facts["exposed"] == pytest.approx(x.facts["sending"])
+
+
 def test_own_layers_begin_with_an_example_that_shows_overlap():
     """Both lanes have something in them, and some of the sending is hidden."""
     facts = Buckets(model="own").facts

@@ -79,6 +79,13 @@ def test_what_holds_for_every_step(given_step, cap):
     assert step.backward == pytest.approx(2 * step.forward)
     assert step.computed <= step.total
     assert step.total <= (step.computed + step.sending) * (1 + 1e-9)
+    landed = [0] * len(layers)
+    for bucket in step.buckets:  # each gradient falls into a bucket, and none twice
+        assert bucket.num_bytes == sum(part for _, part in bucket.pieces)
+        assert bucket.ready == max(step.layers[i][3] for i, _ in bucket.pieces)
+        for i, part in bucket.pieces:
+            landed[i] += part
+    assert landed == [num_bytes for _, num_bytes, _, _ in step.layers]
     for bucket in step.buckets:  # ready only after backward: cannot hide
         if bucket.ready >= step.computed:
             least = step.computed + bucket.end - bucket.start

@@ -1,16 +1,19 @@
 """An exchange shows each rank's values before and after a collective."""
 
 import doctest
+import json
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allranks.base.paths import ROOT
+from allranks.base.picture import Picture
 from allranks.base.svg import RANK_COLORS
 from allranks.topics.collectives import picture
-from allranks.topics.collectives.picture import exchange
-from tests.allranks.drawings import drawings, drawn, title
+from allranks.topics.collectives.picture import exchange, tile
+from tests.allranks.drawings import SVG, drawings, drawn, title
 
 rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4)
 
@@ -58,6 +61,59 @@ def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
         exchange("partial", [1, 10, 100], [110, 1, 1], lambda text: [1, 2])
     )
     assert boxes[3] == ("110", "none", "currentColor", RANK_COLORS[1:3])
+
+
+def test_a_sum_that_looks_like_a_ranks_own_number_bears_all_ranks():
+    """0 + 1 + 2 + 3 is 6, which rank 2 held before: each 6 keeps its own colours."""
+    partial = [[0, 4], [1, 5], [2, 6], [3, 7]]
+    _, boxes = drawn(exchange("by inputs", partial, [[6, 22]] * 4, made_from=range(4)))
+    before, after = boxes[:8], boxes[8:]
+    assert [box[1] for box in before] == [
+        RANK_COLORS[r] for r in (0, 0, 1, 1, 2, 2, 3, 3)
+    ]
+    assert (
+        after
+        == [(text, "none", "currentColor", RANK_COLORS[:4]) for text in ("6", "22")] * 4
+    )
+
+
+def test_the_notebook_on_split_layers_shows_its_sums_as_sums():
+    """No sum of 6 has the colour of rank 2, which brought another 6."""
+    notebook = json.loads(
+        (ROOT / "notebooks/ch6_model_parallel.ipynb").read_text("utf8")
+    )
+    shown = [
+        "".join(output["data"]["text/html"])
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+        if "split by its inputs" in "".join(output.get("data", {}).get("text/html", ""))
+    ]
+    (html,) = shown
+    _, boxes = drawn(Picture(html, ""))
+    after = boxes[8:]
+    assert {box[0] for box in after} == {"6", "22"}
+    assert all(box[3] == RANK_COLORS[:4] for box in after)
+
+
+def test_equal_numbers_before_keep_the_colours_of_their_ranks():
+    """Two ranks may hold the same, and no sum is guessed where a function knows."""
+    _, boxes = drawn(exchange("x", [5, 5], [5, 5], lambda text: [0]))
+    assert [box[1] for box in boxes] == [RANK_COLORS[r] for r in (0, 1, 0, 0)]
+
+
+def test_the_tiles_of_a_gallery_have_one_size():
+    """However much a rank holds, all boxes of all tiles are in the same places."""
+    few = tile("broadcast", [1, 2, 3, 4], [3] * 4, lambda text: [2])
+    many = tile("all_to_all", [[1000] * 4] * 4, [[4000] * 4] * 4)
+    assert few.text == exchange("broadcast", [1, 2, 3, 4], [3] * 4).text
+    sizes, places = [], []
+    for one in few, many:
+        (root,) = drawings(one)
+        rects = [r for r in root.iter(f"{SVG}rect") if float(r.get("height")) > 20]
+        sizes.append((root.get("viewBox"), {r.get("width") for r in rects}))
+        places.append({(r.get("x"), r.get("y")) for r in rects})
+    assert sizes[0] == sizes[1] and len(sizes[0][1]) == 1
+    assert places[0] < places[1]
 
 
 def test_tensors_and_floats_are_read_like_numbers():

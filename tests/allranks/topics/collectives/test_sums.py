@@ -130,3 +130,23 @@ def test_a_schedule_that_errs_is_noticed():
         sums.schedule("scan", "tree", 2)
     with pytest.raises(ValueError, match="world_size must be at least 1"):
         sums.schedule("broadcast", "tree", 0)
+
+
+def test_in_a_ring_nobody_waits_and_in_a_tree_ever_more_ranks_do():
+    """A rank waits if a step has no message for it; a naive all_reduce moves one."""
+    for size in range(2, 9):
+        plans = {
+            way: costs.messages(sums.schedule("all_reduce", way, size), [1] * size)
+            for way in sums.FORMULAS["all_reduce"]
+        }
+        idle = {
+            way: [len(costs.waiting(step, size)) for step in plan]
+            for way, plan in plans.items()
+        }
+        assert set(idle["ring"]) == {0} and set(idle["naive"]) == {size - 2}
+        up = [size - 2 * len(step) for step in plans["tree"]]
+        assert idle["tree"] == up and up[log2(size) - 1] == size - 2
+        # All steps of the naive way take equally long.
+        share = costs.wait_share(plans["naive"], size, alpha=2.0, bandwidth=3.0)
+        assert share == pytest.approx((size - 2) / size)
+        assert costs.wait_share(plans["ring"], size, 2.0, 3.0) == 0

@@ -26,6 +26,17 @@ def test_the_pages_first_question_is_answered():
     assert x.facts["seconds"] == pytest.approx(14 * (14e-6 + 1e8 / 8 / 50e9))
 
 
+def test_a_real_machine_is_near_what_its_link_predicts():
+    """Eight H100 took what the fastest algorithm should, within a factor of 2."""
+    x = Crossings(world_size=8, alpha_us=3.4, gb_per_s=450)
+    assert len(x.facts["published"]) == 24
+    for num_bytes, took in x.facts["published"]:
+        x.change(num_bytes=num_bytes)
+        assert 0.5 < took / x.facts["seconds"] < 2, num_bytes
+    for other in {"world_size": 7}, {"gb_per_s": 451.0}:
+        assert not Crossings(**{**x.state, **other}).facts["published"]
+
+
 def test_live_ranks_do_it():
     """Two ranks bring a small tensor; what is too large for a laptop is refused."""
     found = Crossings(world_size=2, num_bytes=1000).measure()

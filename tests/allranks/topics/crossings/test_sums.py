@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from allranks.base.paths import ROOT
 from allranks.topics.collectives import costs
-from allranks.topics.crossings.sums import all_reduce, crossing, seconds
+from allranks.topics.crossings.sums import all_reduce, crossing, seconds, winners
 from allranks.topics.links.sums import LINKS, named
 
 
@@ -45,6 +45,20 @@ def test_a_tree_wins_below_the_crossing_and_a_ring_above(size, alpha, bandwidth)
         later = tree if earlier is ring else ring
         times = [seconds(way, factor * n, alpha, bandwidth) for way in (earlier, later)]
         assert times[0] < times[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 1024), st.floats(0, 1e-2), st.floats(1e6, 1e12), st.data())
+def test_from_each_winners_size_on_nothing_is_faster(size, alpha, bandwidth, data):
+    """Between two of the sizes, the one named is as fast as any other."""
+    ways, least, most = all_reduce(size), 1000, 10**10
+    found = winners(ways, least, most, alpha, bandwidth)
+    starts = [start for _, start in found]
+    assert starts[0] == least and starts == sorted(starts)
+    for (name, start), end in zip(found, [*starts[1:], most], strict=True):
+        n = start + data.draw(st.floats(0, 1)) * (end - start)
+        times = [seconds(way, n, alpha, bandwidth) for way in ways.values()]
+        assert seconds(ways[name], n, alpha, bandwidth) <= min(times) * (1 + 1e-9)
 
 
 def test_every_link_is_found_by_its_numbers():

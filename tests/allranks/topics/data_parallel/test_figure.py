@@ -85,6 +85,21 @@ def test_only_device_0_holds_anything_between_steps():
     assert x.facts["fullest"][0] < outside and x.facts["fullest"][1] >= others
 
 
+def test_no_device_waits_that_moves_or_computes_something():
+    """To send, receive or compute is work; the loss is device 0's."""
+    for change in CHANGES:
+        facts = DataParallelForward.compute(**{**SMALL, **change})
+        assert not any(facts["waits"][STAGES.index("start")])
+        for at, stage in enumerate(STAGES[1:], start=1):
+            busy = {end for move in facts["moves"][at] for end in move[:2]} - {"host"}
+            if stage in ("parallel_apply", "backward"):
+                busy |= set(range(len(facts["shares"])))
+            waits = {i for i, still in enumerate(facts["waits"][at]) if still}
+            assert not waits & (busy | {0})
+            if stage in ("loss", "step"):
+                assert waits == set(range(1, len(facts["totals"][at])))
+
+
 def test_the_button_runs_torch_and_names_a_difference(monkeypatch):
     """The notebook's virtual GPUs are not touched, and a state too large is refused."""
     x = DataParallelForward(**SMALL)

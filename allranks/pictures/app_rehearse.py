@@ -1,0 +1,113 @@
+"""Pictures of the rehearsal's page: what fills a GPU, and who reads what."""
+
+import re
+
+from allranks.base.picture import Picture
+from allranks.openings.sheet import Sheet
+from allranks.pictures.chart import claim, fill, plate, read, wide
+
+UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def memory(output: str) -> Picture:
+    """Draw what the memory of the first GPU holds at its peak."""
+    block = read(
+        output, r"Memory at the peak\n.*\n.*?cuda:0 (?:.*\n)+?(?=  \S* ?cuda:1|\n)"
+    )
+    text = " ".join(block[0][0].split())
+    # The list of kinds goes on in indented lines, so these were joined.
+    found = re.findall(r"([a-z][a-z' ]*?) ([\d.]+) (B|kB|MB|GB)(?=,|$| vm)", text)
+    kinds = [
+        (name.strip(), float(n) * UNITS[unit], f"{n} {unit}") for name, n, unit in found
+    ]
+    if len(kinds) < 3:
+        raise ValueError(f"Memory at the peak names {len(kinds)} kinds: {text[:200]}")
+    total = sum(size for _, size, _ in kinds)
+    title = claim(
+        kinds[0][1] == max(size for _, size, _ in kinds),
+        f"The {kinds[0][0]} takes the largest part of the memory: {kinds[0][2]}",
+    )
+    depths = ("plain", "faint")
+
+    def draw(width: int) -> Sheet:
+        inside = wide(Sheet(width, 0))
+        sheet = Sheet(width, 0)
+        x = 0.0
+        for i, (_, size, _) in enumerate(kinds):
+            long_ = width * size / total
+            fill(sheet, x, 0, long_ - 2, 40, depths[i % 2], 0)
+            if long_ > 24:
+                sheet.words(x + long_ / 2, 25, f"{i + 1}", "middle", bold=True)
+            x += long_
+        columns = 2 if inside else 1
+        for i, (name, _, text_) in enumerate(kinds):
+            left, y = (width / columns) * (i % columns), 66 + 24 * (i // columns)
+            sheet.words(left, y, f"{i + 1}", bold=True)
+            sheet.words(left + 18, y, f"{name}: {text_}")
+        sheet.height = 66 + 24 * -(-len(kinds) // columns) - 10
+        return sheet
+
+    said = "; ".join(f"{name} {text_}" for name, _, text_ in kinds)
+    return plate(title, f"The memory of cuda:0 at its peak: {said}.", draw)
+
+
+def samples(output: str) -> Picture:
+    """Draw which rank read how many of the samples."""
+    line = read(output, r"^  \S+:\d+ +(\d+) +(\d+) +(\d+) +ranks (\d+)–(\d+)")[0]
+    passes, each, total, first, last = map(int, line.groups())
+    ranks = last - first + 1
+    # 512 samples on 2 ranks -> 256 in each pass
+    title = claim(
+        each * ranks == total,
+        f"{ranks} ranks read {each} samples each: all {total}, each once",
+    )
+
+    def draw(width: int) -> Sheet:
+        sheet = Sheet(width, 0)
+        name = 62
+        unit = (width - name) / ranks
+        for number in range(passes):
+            y = 50 * number
+            sheet.words(0, y + 25, f"pass {number + 1}")
+            for rank in range(ranks):
+                place = (name + unit * rank + 1, y, unit - 3, 40)
+                sheet.box(*place, f"rank {rank}: {each}", rank=rank, strong=0.3)
+        sheet.height = 50 * passes - 8
+        return sheet
+
+    alt = (
+        f"In each of {passes} passes {ranks} ranks read {each} of {total} samples each."
+    )
+    return plate(title, alt, draw)
+
+
+def places(output: str) -> Picture:
+    """Draw which rank had which GPU on which machine."""
+    lines = read(output, r"^  (\d+) +(\S+) +(\d+) +(cuda:\d+) +\d+ +(\d+) +ended", 2)
+    hosts = sorted({line[2] for line in lines})
+    title = claim(
+        len(hosts) == len(lines),
+        f"{len(lines)} ranks on {len(hosts)} machines: each has its machine's cuda:0",
+    )
+
+    def draw(width: int) -> Sheet:
+        sheet = Sheet(width, 122)
+        room = width / len(hosts)
+        for place, host in enumerate(hosts):
+            x = room * place
+            sheet.frame(x + 2, 0, room - 12, 122)
+            sheet.words(x + 14, 22, host, bold=True)
+            # A machine has a frame, and in it a box for each of its ranks.
+            mine = [line for line in lines if line[2] == host]
+            cell = (room - 36) / len(mine)
+            for i, line in enumerate(mine):
+                texts = (f"rank {line[1]}", f"local rank {line[3]}", line[4])
+                box = (x + 14 + cell * i, 36, cell - 4, 72)
+                sheet.box(*box, *texts, rank=int(line[1]), strong=0.3)
+        return sheet
+
+    said = "; ".join(
+        f"rank {line[1]} on {line[2]}, local rank {line[3]}, {line[4]}"
+        for line in lines
+    )
+    return plate(title, f"{said}.", draw)

@@ -1,0 +1,59 @@
+"""Nobody scrolls more than six screens without a picture, or something to try."""
+
+import pytest
+
+from tests.book import deserts
+
+# Pages in which one looks something up, and that nobody reads from top to bottom: lists
+# of failures, terms, rows, checks; the plan of a course; the log of what was run.
+LOOKED_UP = {"app_clinic", "app_errata", "app_glossary", "app_guard", "app_course"}
+LOOKED_UP |= {"app_status"}
+READ = {"app_clinic_hangs", "app_clinic_invariants"}  # of the clinic's pages
+COUNTED = "<svg width='300' height='100'><rect width='9' height='9'/></svg>"
+NOT = (
+    "<table><tr><td>a table</td></tr></table>",
+    "<pre>a terminal</pre>",
+    f"<details><summary>folded</summary>{COUNTED}</details>",
+    "<svg width='20' height='20'></svg>",
+    f"<div class='quiz'>{COUNTED}</div>",
+)
+
+
+def looked_up(page: str) -> bool:
+    """Tell whether a page is not read from top to bottom."""
+    name = page.rpartition("/")[2]
+    listed = name in LOOKED_UP or name.startswith("app_clinic_")
+    return page.startswith("book/") and listed and name not in READ
+
+
+def test_no_page_has_a_desert(browser, site, pages):
+    """Six screens of 800 px are the most, at 1280 px and with all folds closed."""
+    found = deserts.measure(browser, site, [p for p in pages if not looked_up(p)])
+    print(deserts.table(found))
+    assert len(found) > 25
+    dry = {p: one for p, one in found.items() if one["gaps"][0][0] > deserts.MOST}
+    assert not dry, "\n" + deserts.table(dry, most=3)
+
+
+@pytest.fixture
+def gaps(browser, tmp_path):
+    """Return a function that measures a page with something 10 screens down."""
+
+    def measure(part: str) -> list[float]:
+        high = f"<div style='height:{10 * deserts.SCREEN}px'></div>"
+        page = f"<article style='margin:0'><h1>T</h1>{high}{part}{high}</article>"
+        (tmp_path / "page.html").write_text(f"<body style='margin:0'>{page}")
+        found = deserts.measure(browser, tmp_path, ["page"])
+        return [round(size) for size, *_ in found["page"]["gaps"]]
+
+    return measure
+
+
+def test_a_picture_ends_a_desert(gaps):
+    assert gaps(COUNTED) == [10, 10]
+    assert gaps(f"<p class='x-of'>{COUNTED}</p>") == [10, 10]
+
+
+@pytest.mark.parametrize("part", NOT)
+def test_what_is_no_picture_does_not(gaps, part):
+    assert gaps(part) == [20]
