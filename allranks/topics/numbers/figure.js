@@ -309,7 +309,7 @@ function draw(view) {
       heading(floor + 92, "Its neighbours. Drag the sum:"), ruler(view, floor + 100)),
     below: [
       h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
-        + "fewer bits the smaller they are. A number in a format is the product of its three groups. "
+        + "fewer bits the smaller they are. Beyond a dashed mark of the ruler, the sum goes to another number. "
         + "tf32 is float32 on its way into a product on some GPUs; sums of fp8 are float32's, rounded."),
       table("All six formats", ["format", "bits", "next below", "the number", "next above", "error", "sum", "smallest", "largest"],
         KEYS.map((key) => {
