@@ -91,7 +91,8 @@ def test_every_picture_says_what_it_shows(trees):
             article = tag.find_parent("article")
             decoration = tag.get("alt") == "" or tag.get("aria-hidden") == "true"
             # What cards and browsers' own triangles say, too.
-            said = tag.find_parent(class_=["map-strip", "sd-summary-state-marker"])
+            around = ["map-strip", "map-thumb", "sd-summary-state-marker"]
+            said = tag.find_parent(class_=around)
             if not (text or label or said or (decoration and not article)):
                 silent.append(f"{path.name}: {str(tag)[:100]}")
     assert not silent
