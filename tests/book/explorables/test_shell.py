@@ -90,7 +90,8 @@ def nothing_moves_while_a_reader_changes_it(x) -> None:
             changes += 1 if x.box.inner_html() != before else 0
             now = layout(x)
             assert now == pytest.approx(first, abs=1), (number, key)
-        x.press("Reset")
+        if x.button("Reset").count():  # it is hidden in the first state
+            x.press("Reset")
     assert changes or not sliders.count()
 
 
