@@ -120,7 +120,11 @@ def main() -> None:
             picture(browser.new_page(viewport=size, device_scale_factor=1.5), address)
             size = {"width": 1000, "height": 1500}
             for take in explorable, diagnosis:
-                take(browser.new_page(viewport=size, device_scale_factor=1.5))
+                take(
+                    browser.new_page(
+                        viewport=size, device_scale_factor=1.5, reduced_motion="reduce"
+                    )
+                )
             browser.close()
         finally:
             server.terminate()

@@ -18,6 +18,7 @@ from sphinx.util.docutils import docutils_namespace
 
 from allranks.base.paths import ROOT
 from book import _ext
+from book._ext.paper.readable import readable
 from book._ext.runs import bench, records
 from book._ext.site import fresh, mathml
 
@@ -299,6 +300,7 @@ def test_callouts_number_lines_and_explain_them(build):
     texts = [(number, unescape(re.sub(r"<.*?>", "", line))) for number, line in lines]
     assert texts == [("1", "x = one()"), ("2", "return x < 2")]
     assert "return 1" not in html and "asks." in html
+    assert readable(html).count("data-number=") == 2  # on paper, too
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ function summaryOf(seconds, present, absent, waits) {
     return `All four call all_reduce after ${amount(seconds[0], "s")}, so nobody waits. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
   const last = present.reduce((a, b) => (seconds[b] > seconds[a] ? b : a));
   return `Rank ${last} comes last, after ${amount(seconds[last], "s")}. The others wait for it: `
-    + `${waited} added up. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
+    + `${waited} in total. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
 }
 
 export function compute({ arrives }) {
@@ -188,7 +188,13 @@ function together({ facts }, place) {
   ];
 }
 
+// Let time be over as soon as the reader has changed something.
+function settle() {
+  for (const one of document.getAnimations()) if (one.animationName === "x-play") one.finish();
+}
+
 function draw(view) {
+  if (view.before) settle();
   const { state: { arrives }, facts, set, width, narrow } = view, place = places(view), { x, scale, bottom, end } = place;
   const change = (rank, at) => set({ arrives: arrives.map((one, r) => (r === rank ? at : one)) });
   const high = bottom + (narrow ? 66 : 44), early = !narrow && x(end) < width / 2, lost = facts.waited_s;

@@ -40,8 +40,7 @@ function randperm(n, seed) {
 }
 
 // What each rank gets: the sample at place p of the padded order goes to rank p % W.
-function shares({ num_samples: n, world_size: W, shuffle, seed, drop_last }, epoch) {
-  const order = shuffle ? randperm(n, seed + epoch) : upto(n);
+function shares({ num_samples: n, world_size: W, drop_last }, order) {
   const share = drop_last ? Math.floor(n / W) : Math.ceil(n / W);
   return upto(W).map((rank) => upto(share).map((k) => order[(rank + k * W) % n]));
 }
@@ -72,8 +71,10 @@ export function compute(state) {
   for (const [name, [low, most]] of Object.entries(BOUNDS))
     if (whole(name, state[name], low) > most)
       throw Error(`${name} must be at most ${most}, not ${state[name]}`);
-  const { num_samples, world_size, batch_size, set_epoch } = state;
-  const indices = shares(state, set_epoch ? state.epoch : 0), share = indices[0].length;
+  const { num_samples, world_size, batch_size, epoch } = state;
+  const orders = upto(3).map((ahead) => !state.shuffle ? upto(num_samples)
+    : randperm(num_samples, state.seed + (state.set_epoch ? epoch + ahead : 0)));
+  const indices = shares(state, orders[0]), share = indices[0].length;
   const steps = state.loader_drop_last
     ? Math.floor(share / batch_size) : Math.ceil(share / batch_size);
   const batches = indices.map((mine) => upto(steps).map((step) =>
@@ -90,8 +91,7 @@ export function compute(state) {
       sampler: those((i) => !handedOut.has(i)),
       loader: those((i) => handedOut.has(i) && !times[i]),
     },
-    epochs: upto(3).map((epoch) =>
-      shares(state, set_epoch ? epoch : 0)[0].slice(0, batch_size)),
+    orders,
   };
   return { ...facts, summary: summary(state, facts) };
 }
@@ -110,7 +110,7 @@ const fields = [
   flag("shuffle", "DistributedSampler: shuffle"),
   bounded("seed", "seed", shuffled),
   bounded("epoch", "epoch", { ...shuffled, range: [0, 9] }),
-  flag("set_epoch", "set_epoch is called", shuffled),
+  flag("set_epoch", "set_epoch is called", { ...shuffled, knob: true }),
   { name: "step", label: "step", kind: "step", max: (facts) => Math.max(0, facts.steps - 1),
     show: (state, facts) => facts.steps > 1 },
 ];
@@ -118,65 +118,154 @@ const fields = [
 const chip = (rank, words, kind = "") =>
   h(`span.x-cell${kind}`, { style: `--hue: ${rankColor(rank)}` }, words);
 
-const BAND = 104, LANES = 208, HEAD = 20; // px: the order's part of the drawing, the ranks'
+const GUTTER = 68, HEIGHT = 356; // px: what stands left of the cards, the drawing
+// From the top: the orders of the next two epochs, the order that is dealt, the trays.
+const NEXT = 22, ORDER = 96, TRAYS = 172, SLOTS = 196;
+const DEAL = 32, LEAST = 17, GAP = 8; // px: a card's height above; in a tray, at least
 
-// Say of each place of the order who gets it: [sample, rank or null, k-th of the rank,
+// Say of each place of an order who gets it: [sample, rank or null, k-th of the rank,
 // again]. Behind the last sample come those that are read again, unless drop_last.
-function placesOf(state, facts) {
-  const { num_samples: n, world_size: W } = state;
-  const order = state.shuffle ? randperm(n, state.seed + (state.set_epoch ? state.epoch : 0)) : upto(n);
-  const used = facts.share * W;
-  return upto(Math.max(n, used)).map((place) => [order[place % n],
-    place < used ? place % W : null, Math.floor(place / W), place >= n]);
+function placesOf(order, { num_samples: n, world_size: W }, { share }) {
+  return upto(Math.max(n, share * W)).map((place) => [order[place % n],
+    place < share * W ? place % W : null, Math.floor(place / W), place >= n]);
 }
 
-// Find the size of cells of which `num` fit into a box.
-function tiling(num, width, height) {
+// Find the size of cards of which `num` fit into a box, where a number needs `need` px.
+function tiling(num, width, height, need) {
   for (let rows = 1; ; rows++) {
-    const columns = Math.ceil(num / rows), across = Math.min(60, width / columns), down = Math.min(30, height / rows);
-    if (across >= 0.8 * down || down < 8) return { columns, across, down };
+    const columns = Math.ceil(num / rows), across = Math.min(60, width / columns), down = height / rows;
+    if (across >= Math.min(need, 0.8 * down) || down < 8) return { rows, columns, across, down };
   }
 }
 
-// Draw the order as a band, and below it what each rank gets; this step's samples are
-// joined to their places in the order. A press on a sample leads to its step, as the
-// slider does.
-function deal({ state, facts, set, width }) {
-  const places = placesOf(state, facts), { columns, across, down } = tiling(places.length, width, BAND - HEAD);
-  const { world_size: W, batch_size: size } = state, left = 54, read = facts.steps ? facts.batches[0].flat().length : 0;
-  const pitch = Math.min(46, (LANES - HEAD) / W), high = Math.min(30, pitch - 3);
-  const gaps = Math.max(0, Math.ceil(facts.share / size) - 1), gap = Math.min(8, 60 / (gaps || 1));
-  const cell = Math.min(72, (width - left - 4 - gaps * gap) / facts.share);
-  const from = (place) => [place % columns * across, HEAD + Math.floor(place / columns) * down];
-  const into = (rank, k) => [left + k * cell + Math.floor(k / size) * gap, BAND + HEAD + rank * pitch];
-  const word = (sample, x, y, wide, tall, rest) => 7.3 * String(sample).length + 2 < wide && tall > 11
-    && text(x + wide / 2, y + tall / 2 + 4, sample, { class: "x-tiny", ...rest });
-  const parts = [text(0, 13, state.shuffle ? "the order, shuffled: place 0, 1, 2 …" : "the order: place 0, 1, 2 …",
-    { "text-anchor": "start", class: "x-small x-soft" })], lines = [];
-  places.forEach(([sample, rank, k, again], place) => {
-    const [x, y] = from(place), hue = rank === null ? "transparent" : rankColor(rank);
-    const told = rank === null ? "left out" : `rank ${rank}${again ? ", read again" : ""}`;
-    const step = Math.floor(k / size), now = rank !== null && step === facts.step && k < read;
-    const lead = rank !== null && k < read ? { onclick: () => set({ step }), style: "cursor: pointer" } : {};
-    parts.push(h("svg:g", lead, h("svg:title", {}, `sample ${sample}: ${told}`),
-      rect(x, y, across - 2, down - 2, { class: `${rank === null ? "x-idle" : "x-box"}${now ? " x-chosen" : ""}`,
-        style: `--hue: ${hue}`, "stroke-dasharray": again ? "3 2" : null, "data-id": `place ${place}` }),
-      word(sample, x, y, across - 2, down - 2)));
-    if (rank === null) return;
-    const [tx, ty] = into(rank, k), wide = Math.max(2, cell - 2), gone = k >= read;
-    if (now && W <= 8 && places.length <= 80) lines.push(h("svg:path", { class: "x-thread", style: `stroke: ${hue}`,
-      d: `M${x + across / 2 - 1} ${y + down - 2}C${x + across / 2} ${BAND + HEAD} ${tx + wide / 2} ${BAND - 20} ${tx + wide / 2} ${ty}` }));
-    const move = { "data-id": `mine ${rank} ${k}`, "data-from": now ? `place ${place}` : `mine ${rank} ${k}` };
-    parts.push(h("svg:g", lead, h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
-      rect(tx, ty, wide, high, { class: gone ? "x-idle" : now ? "x-box x-chosen x-mine" : "x-box x-mine",
-        style: `--hue: ${hue}; fill-opacity: ${step > facts.step ? 0.25 : 1}`,
-        "stroke-dasharray": again && !gone ? "3 2" : null, ...move }),
-      word(sample, tx, ty, wide, high)));
+// Make a card with a sample's number, if it has `need` px; `more` is a word below it.
+function card([x, y, wide, high], words, need, kind, style, more) {
+  const on = kind.includes("x-wrong") ? "x-on-wrong" : "", mid = x + wide / 2, low = y + high / 2 + 4.5;
+  const two = more && high >= 34 && wide >= 36;
+  return [rect(x, y, Math.max(1, wide), high, { class: kind, style, rx: Math.min(3, wide / 6) }),
+    wide >= need - 3 && high > 11 && text(mid, two ? low - 7 : low, words, { class: on, style: high > 40 ? "font-size: 16px" : null }),
+    two && text(mid, low + 8, more, { class: "x-small" })];
+}
+
+// Return how the trays are laid out: cards of one step stand in `lines` of `columns`, and
+// as many steps are seen as fit, from step `first` on.
+function trays({ world_size: W, batch_size }, { share, step }, width, need) {
+  const between = Math.min(10, 80 / W), pitch = (width - GUTTER - 3 + between) / W, wide = pitch - between, inner = wide - Math.min(12, wide / 8);
+  const size = Math.min(batch_size, share) || 1, steps = Math.ceil(share / size), room = HEIGHT - SLOTS;
+  const columns = Math.max(1, Math.min(size, Math.floor(inner / need))), lines = Math.ceil(size / columns);
+  const seen = Math.max(1, Math.min(steps, Math.floor(room / (lines * LEAST + GAP))));
+  const tall = Math.min(room / seen, Math.max(80, lines * 24 + GAP)), high = (tall - GAP) / lines, across = Math.min(64, inner / columns);
+  const first = Math.floor(step / seen) * seen;
+  return { wide, tall, lines, steps: Math.min(steps - first, seen), first, all: steps,
+    left: (rank) => GUTTER + rank * pitch,
+    top: (which) => SLOTS + (which - first) * tall,
+    // Where the k-th sample of a rank lies, or null if its step is not seen.
+    slot(rank, k) {
+      const which = Math.floor(k / size), i = k % size, start = GUTTER + rank * pitch + (wide - columns * across) / 2;
+      if (which < first || which >= first + seen) return null;
+      return [start + i % columns * across + 1, SLOTS + (which - first) * tall + GAP / 2 - 2 + Math.floor(i / columns) * high,
+        across - 2, Math.min(high, 56) - 2];
+    } };
+}
+
+// The orders of the next epochs stand above; that they are the same again is wrong.
+function nextOrders({ state, facts, set }, at, cards, need) {
+  const same = state.shuffle && !state.set_epoch;
+  return [1, 2].map((ahead) => {
+    const epoch = state.epoch + ahead, y = NEXT + (2 - ahead) * 24, down = 20 / cards.rows;
+    const lead = epoch <= BOUNDS.epoch[1] && state.shuffle ? { onclick: () => set({ epoch }), style: "cursor: pointer" } : {};
+    return h("svg:g", lead, h("svg:title", {}, `the order of epoch ${epoch}`),
+      text(0, y + 15, `epoch ${epoch}`, { "text-anchor": "start", class: "x-small x-soft" }),
+      facts.orders[ahead].map((sample, place) => h("svg:g", { "data-id": `${epoch} place ${place}` },
+        card([at(place)[0], y + Math.floor(place / cards.columns) * down, cards.across - 2, down - 1], sample, need,
+          same ? "x-wrong" : "x-box", "--hue: var(--x-soft); --deep: 12%"))));
   });
-  for (const rank of upto(W)) parts.push(text(0, BAND + HEAD + rank * pitch + high / 2 + 4,
-    `rank ${rank}`, { "text-anchor": "start", class: "x-small" }));
-  return picture(width, BAND + LANES + 6, `All ${state.num_samples} samples, each with the rank that reads it`,
-    lines, parts);
+}
+
+// Say below which of the places the order begins again, or which nobody gets.
+function bracket({ num_samples: n, world_size: W }, { share }, at, { rows, across }, narrow) {
+  const more = share * W - n, many = Math.min(n, Math.abs(more)), y = ORDER - 3;
+  const ends = (a, b) => [at(a)[0] + 1, at(b)[0] + across - 3], brace = ([a, b]) => `M${a} ${y}v-4H${b}v4`;
+  const those = many === n ? "all" : many === 1 ? "the first" : `the first ${many}`;
+  const words = more > 0 ? `${those} again${narrow ? "" : `, so that each rank gets ${share}`}`
+    : `left out: the last${many > 1 ? ` ${many}` : ""}`;
+  const from = ends(0, many - 1), to = more > 0 ? ends(n, n + more - 1) : ends(n - many, n - 1), mid = ([a, b]) => (a + b) / 2;
+  if (!more) return null;
+  return h("svg:g", { class: "x-answer" },
+    rows > 1 ? null : [
+      h("svg:path", { class: "x-arrow", d: brace(to) + (more > 0 ? brace(from) : "") }),
+      more > 0 && h("svg:path", { class: "x-arrow", "stroke-dasharray": "3 3", d: `M${mid(from)} ${y - 4}v-5H${mid(to)}v5` })],
+    text(more > 0 && rows === 1 ? (mid(from) + mid(to)) / 2 : Math.max(...to, GUTTER + 150), y - 13, words,
+      { "text-anchor": more > 0 && rows === 1 ? "middle" : "end", class: "x-small" }));
+}
+
+// Say where the order comes from; that it never changes is wrong.
+function origin({ shuffle, set_epoch, epoch, seed }, narrow) {
+  if (!shuffle) return text(GUTTER, 13, "shuffle=False: in order, in each epoch", { "text-anchor": "start", class: "x-small x-soft" });
+  const words = set_epoch ? `set_epoch(${epoch}): shuffled from seed + epoch = ${seed + epoch}${narrow ? "" : ", so each epoch differs"}`
+    : `no set_epoch: ${narrow ? "" : "each epoch repeats "}the order of epoch 0${narrow ? " again" : ""}`;
+  return [!set_epoch && rect(GUTTER, 0, 7.1 * words.length + 4, 18, { class: "x-wrong" }),
+    text(GUTTER + (set_epoch ? 0 : 6), 13, words, { "text-anchor": "start", class: set_epoch ? "x-small x-soft" : "x-small x-on-wrong" })];
+}
+
+// Make an arrow's end above a tray, with so much of its shaft.
+const tip = (x, hue, shaft = 0) => h("svg:path", { d: `M${x} ${TRAYS}l-4 -7h8zm-1 -6v-${shaft}h2v${shaft}z`, style: `fill: ${hue}` });
+
+// Deal the order's cards into the ranks' trays, a row of them in each step. Those of this
+// step fly there. A press on a card leads to its step, as the slider does.
+function deal(view) {
+  const { state, facts, set, width, narrow } = view, { world_size: W, batch_size: size, epoch } = state;
+  const places = placesOf(facts.orders[0], state, facts), digits = `${state.num_samples - 1}`.length;
+  const need = 7.3 * digits + 5, split = places.length > state.num_samples ? 10 : 0;
+  const cards = tiling(places.length, width - GUTTER - split, DEAL, need), tray = trays(state, facts, width, need + 4);
+  const fine = cards.rows > 1 || W > 8; // then a thread for each card would be a tangle
+  const read = facts.steps ? facts.batches[0].flat().length : 0;
+  const at = (place) => [GUTTER + place % cards.columns * cards.across + (place >= state.num_samples && cards.rows === 1 ? split : 0),
+    ORDER + Math.floor(place / cards.columns) * cards.down];
+  const threads = [], above = [], below = [];
+  places.forEach(([sample, rank, k, again], place) => {
+    const step = Math.floor(k / size), hue = rank === null ? "" : rankColor(rank), gone = rank === null || k >= read;
+    const now = !gone && step === facts.step, deep = now ? 34 : step < facts.step ? 16 : 5;
+    const lead = gone ? {} : { onclick: () => set({ step }), style: "cursor: pointer" };
+    const look = `--hue: ${hue}; ${gone ? "" : `fill: color-mix(in srgb, var(--hue) ${deep}%, var(--x-ground));`}`
+      + (again ? "stroke-dasharray: 3 2" : ""), [x, y] = at(place); // opaque, and digits have 4.5:1
+    const told = rank === null ? "left out" : `rank ${rank}${again ? ", read again" : ""}`;
+    above.push(h("svg:g", { ...lead, class: again ? "x-answer" : "", "data-id": `${epoch} place ${place}` }, h("svg:title", {}, `sample ${sample}: ${told}`),
+      card([x, y, cards.across - 2, cards.down - 2], sample, need, rank === null ? "x-idle" : "x-box", look)));
+    const slot = rank !== null && tray.slot(rank, k);
+    if (!slot) return;
+    if (now && !fine) {
+      const [from, to] = [x + cards.across / 2 - 1, slot[0] + slot[2] / 2];
+      threads.push(h("svg:g", { class: again ? "x-answer" : "" },
+        h("svg:path", { class: "x-thread", style: `stroke: ${hue}`, d: `M${from} ${y + cards.down}C${from} ${TRAYS - 20} ${to} ${y + cards.down + 14} ${to} ${TRAYS - 5}` }), tip(to, hue)));
+    }
+    below.push(h("svg:g", { ...lead, class: `x-mine${again || !now ? " x-answer" : ""}`,
+      "data-id": `${epoch} mine ${rank} ${k}`, "data-from": now ? `${epoch} place ${place}` : null },
+    h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
+    card(slot, sample, need, gone ? "x-idle" : "x-box", look, again && "again")));
+  });
+  return picture(width, HEIGHT, `All ${state.num_samples} samples, each with the rank that reads it`,
+    origin(state, narrow), nextOrders(view, at, cards, need), bracket(state, facts, at, cards, narrow),
+    text(0, ORDER + 20, `epoch ${epoch}`, { "text-anchor": "start", class: "x-strong" }),
+    upto(W).map((rank) => [rect(tray.left(rank), TRAYS, tray.wide, HEIGHT - TRAYS, { rx: 5, "data-id": `tray ${rank}`,
+      style: `fill: color-mix(in srgb, ${rankColor(rank)} 10%, var(--x-ground))` }),
+    fine && tip(tray.left(rank) + tray.wide / 2, rankColor(rank), 22),
+    text(tray.left(rank) + tray.wide / 2, TRAYS + 17, tray.wide > 46 ? `rank ${rank}` : rank, { class: "x-small" })]),
+    tray.wide > 46 ? null : text(0, TRAYS + 17, "rank", { "text-anchor": "start", class: "x-small" }),
+    threads, steps(state, facts, tray, width), above, below);
+}
+
+// Name the steps at the left, and frame the one that is looked at: it is one for all ranks.
+function steps({ batch_size: size, world_size: W }, facts, tray, width) {
+  const left = { "text-anchor": "start" };
+  return upto(tray.steps).map((i) => tray.first + i).map((step) => {
+    const y = tray.top(step), mid = y + Math.min(tray.tall, 64) / 2, now = step === facts.step && facts.steps > 0;
+    const num = W * (facts.batches[0]?.[step]?.length ?? 0), two = tray.tall >= 36;
+    return h("svg:g", { class: now ? "" : "x-answer" },
+      now && rect(GUTTER - 4, y - 4, width - GUTTER + 3, Math.min(tray.tall, 56 * tray.lines + GAP) - 1, { rx: 6, class: "x-frame", style: "stroke: var(--x-ink); stroke-width: 1.5", "data-id": "step" }),
+      text(0, mid + (two ? -5 : 3), num ? `step ${step}` : "left out", { ...left, class: now ? "x-strong" : "" }),
+      two && num && text(0, mid + 11, num > 9 || width < 500 ? `${num} in all` : count(num, "sample"), { ...left, class: "x-small x-soft" }));
+  });
 }
 
 function rows({ state, facts, measured }) {
@@ -210,23 +299,13 @@ function lines(state) {
 function draw(view) {
   const { state, facts, measured } = view, { batch_size, world_size } = state;
   const live = measured?.batches ? ["a live rank read"] : [];
-  const told = state.set_epoch
-    ? "set_epoch is called, so the order comes from seed + epoch."
-    : "set_epoch is not called, so the order comes from the seed alone, in every epoch.";
   return { picture: deal(view), below: [
-
-    h("p", {}, "Place 0 of the order goes to rank 0, place 1 to rank 1, and so on in turn. Thick frame: read "
-      + "in this step. Pale: in a later one. Dashed and coloured: read again, so that all ranks have as many. "
-      + "Dashed and empty: left out. Press a sample to see where it goes."),
+    h("p", {}, "The first card of the order goes to rank 0, the second to rank 1, and so on in turn. Deep: read in "
+      + "this step. Dashed: read again, or left out if it is empty. Press a card to see its step, or the order of a later epoch to go there."),
     facts.steps > 0 && [
       table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),
       h("p", {}, "All these batches make one optimizer step. Full ones make a global batch of "
         + `${batch_size} · ${world_size} = ${facts.global_batch}.`),
-    ],
-    state.shuffle && [
-      h("p", {}, told),
-      table("Rank 0's first batch", ["epoch", "samples"], facts.epochs.map((first, epoch) =>
-        [epoch, first.join(", ") + (epoch && !state.set_epoch ? " (as in epoch 0)" : "")])),
     ],
     code(lines(state), "code"),
   ] };

@@ -59,6 +59,7 @@ class Sampler(Explorable):
 
         ``batches[rank][step]`` is what a rank reads in a step. ``repeated`` lists the
         samples that are read more than once, and ``left_out`` those that no rank reads.
+        ``orders`` are those of this epoch and of the next two.
 
         Raises:
             ValueError: if a number lies outside of its ``BOUNDS``.
@@ -79,7 +80,8 @@ class Sampler(Explorable):
         batches = [list(BatchSampler(one, size, drop)) for one in indices]
         handed_out, everything = set().union(*indices), range(state["num_samples"])
         reads = Counter(i for rank in batches for batch in rank for i in batch)
-        told_then = [epoch if state["set_epoch"] else 0 for epoch in range(3)]
+        ahead = [told + i if state["set_epoch"] else 0 for i in range(3)]
+        whole_order = {**state, "world_size": 1}  # as one rank reads it
         facts = {
             "share": len(samplers[0]),
             "steps": len(batches[0]),
@@ -93,7 +95,7 @@ class Sampler(Explorable):
                 "sampler": [i for i in everything if i not in handed_out],
                 "loader": [i for i in everything if i in handed_out and not reads[i]],
             },
-            "epochs": [list(_sampler(state, 0, e))[:size] for e in told_then],
+            "orders": [list(_sampler(whole_order, 0, epoch)) for epoch in ahead],
         }
         return {**facts, "summary": _summary(state, facts)}
 

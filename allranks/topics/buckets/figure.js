@@ -272,7 +272,7 @@ function choosing({ state, facts, set, width, narrow }) {
   const low = CURVE[0], high = CURVE.at(-1), across = width - 2 * EDGE, cap = state.bucket_cap_mb, now = cap ?? 25;
   const fit = (mib) => Math.min(high, Math.max(low, Math.round(mib)));
   const x = (mib) => EDGE + across * Math.log(mib / low) / Math.log(high / low), at = x(fit(now)), floor = TRACK - 8;
-  const most = Math.max(...facts.curve, facts.exposed) || 1, y = (time) => floor - (floor - CURVE_TOP) * time / most;
+  const most = Math.max(...facts.curve, facts.exposed, TINY), y = (time) => floor - (floor - CURVE_TOP) * time / most;
   const line = facts.curve.map((time, i) => `${x(CURVE[i])} ${y(time)}`).join("L"), last = facts.curve.at(-1);
   const words = amount(facts.exposed, "s"), size = cap !== null ? `${cap} MiB` : `25 MiB${narrow ? "" : ", the first 1 (default)"}`;
   return [
@@ -280,7 +280,7 @@ function choosing({ state, facts, set, width, narrow }) {
       h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${size}`), h("svg:tspan.x-answer", {}, `: ${words} exposed`)),
     text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-guess" }),
     h("svg:g", { class: "x-answer" },
-      path(`M${line}V${floor}H${EDGE}Z`, "x-wait"),
+      most > TINY && path(`M${line}V${floor}H${EDGE}Z`, "x-wait"),
       y(last) < floor - 18 && text(width - EDGE - 5, y(last) + 15, (narrow ? "" : "one bucket: ") + amount(last, "s"), right),
       path(`M${at} ${y(facts.exposed)}V${TRACK}`, "", { style: "stroke: var(--x-ink)" }),
       h("svg:circle", { cx: at, cy: y(facts.exposed), r: 4, class: "x-tip", "data-id": "chosen" })),
@@ -297,11 +297,11 @@ function choosing({ state, facts, set, width, narrow }) {
       set: (mib) => set({ bucket_cap_mb: mib }) })];
 }
 
-// "blocks 11 to 0": the layers' names, in backward's order.
+// "blocks 11 to 0", or "out to in": the layers' names, in backward's order.
 function spell(layers) {
   const names = layers.map(([name]) => name), numbered = names.filter((name) => /\d$/.test(name));
-  const [first, last] = [0, -1].map((at) => (numbered.length > 2 ? numbered : names).at(at));
-  return numbered.length > 2 ? `${first.replace(" ", "s ")} to ${/\d+$/.exec(last)}` : `${first} to ${last}`;
+  const many = numbered.length > 3, [first, last] = [0, -1].map((at) => (many ? numbered : names).at(at));
+  return many ? `${first.replace(" ", "s ")} to ${/\d+$/.exec(last)}` : `${first} to ${last}`;
 }
 
 function stepPicture(view) {

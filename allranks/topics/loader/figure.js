@@ -1,6 +1,6 @@
 // A loader is a queue: who waits, the model or the workers. Mirrors sums.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, table, whole, amount, nice, pressable, explorable } from "../kit/kit.js";
 import { NUM, TIMES, SIZES, WHOLE } from "./figure.py";
 import { EPS, A, M } from "./sums.py";
 
@@ -88,16 +88,16 @@ const ms = (value) => value ? amount(value / 1000, "s") : "0 ms";
 function summary(state, facts) {
   const { num_workers: n } = state, most = facts.enough, held = facts.most_ready;
   const helps = `${most === 1 ? "one worker helps" : `up to ${most} workers help`}.`;
-  const words = `${n ? count(n, "worker") : "No workers"}, ${ms(state.load_ms)} to load a batch, ${ms(state.step_ms)} per step: `
-    + `${digits(facts.per_s)} steps per second, and the model waits ${percent(facts.model_waits)} % of the time. `;
+  const words = `${n ? count(n, "worker") : "No workers"}, loads of ${ms(state.load_ms)}, steps of ${ms(state.step_ms)}: `
+    + `${digits(facts.per_s)} steps/s, and the model waits ${percent(facts.model_waits)} % of the time. `;
   if (!n) return `${words}Nobody loads while it works; ${helps}`;
   return words + {
-    model: "The model is the limit, so more workers do not help. ",
+    model: "The model is the limit; more workers do not help. ",
     workers: `The workers are the limit; ${helps} `,
     cores: `${state.cores === 1 ? "One core is" : `The ${state.cores} cores are`} the limit: ${digits(facts.bounds.cores)} steps per second, with any number of workers. `,
   }[facts.limit] + (state.jitter ? "This is by the averages: batches are taken in their order, so a late one holds up those behind it, and a longer queue helps. " : "")
-    + `At most ${held} batch${held === 1 ? "" : "es"} (${amount(facts.held_bytes, "B")}) waited in the queue, `
-    + `which holds ${facts.room} (${amount(facts.room_bytes, "B")}).`;
+    + (held ? `Queue: at most ${held} of ${facts.room} (${amount(facts.held_bytes, "B")}).`
+      : `The queue stays empty; it can hold ${facts.room} (${amount(facts.room_bytes, "B")}).`);
 }
 
 export function compute(state) {
@@ -128,76 +128,141 @@ export function compute(state) {
 const bounded = (name, label, more = {}) =>
   ({ name, label, kind: "whole", min: WHOLE[name][0], max: WHOLE[name][1], range: WHOLE[name], ...more });
 const fields = [
-  { name: "load_ms", label: "ms to load a batch", kind: "number", min: 0, knob: true, range: [1, 1000, true] },
-  { name: "step_ms", label: "ms of the model's step", kind: "number", min: 0, knob: true, range: [1, 1000, true] },
-  bounded("num_workers", "num_workers", { knob: true }),
-  bounded("prefetch_factor", "prefetch_factor", { knob: true }),
+  { name: "load_ms", label: "ms to load a batch", kind: "number", min: 0, range: [1, 1000, true] },
+  { name: "step_ms", label: "ms of the model's step", kind: "number", min: 0, range: [1, 1000, true] },
+  bounded("num_workers", "num_workers"),
+  bounded("prefetch_factor", "prefetch_factor"),
   bounded("cores", "cores", { range: [1, 32] }),
   { name: "model_on_cpu", label: "the model's step needs a core, too", kind: "flag" },
-  bounded("jitter", "load time varies by ± %", { knob: true }),
+  bounded("jitter", "load time varies by ± %"),
   { name: "batch_mb", label: "MB of a batch", kind: "number", min: 0, range: [0.1, 1000, true] },
   { name: "batch", label: "Batch to follow", kind: "step", max: () => NUM - 1 },
 ];
 
-const LEFT = 62, RIGHT = 8, HEAD = 20, LANES = 152, QUEUE = 46, GAP = 26; // px
-const SEEN = 12; // batches in the drawing
+const LEFT = 74, TOP = 36, LOADS = 105, QUEUE = 96, MODEL = 56, RIGHT = 4; // px
+const QUEUE_END = TOP + LOADS + 12 + QUEUE, MODEL_TOP = QUEUE_END + 14, HEIGHT = MODEL_TOP + MODEL + 24;
+const start = { "text-anchor": "start" };
+const deep = (b) => [12, 28, 18, 34, 23][b % 5]; // tells a batch from its neighbours
 
-function draw({ state, facts, before, set, measured, width, narrow }) {
-  const { batches, room } = facts, { num_workers: n, batch: at, cores } = state;
-  const page = Math.floor(at / SEEN) * SEEN, from = page ? batches[page - 1][5] : 0, to = batches[page + SEEN - 1][5];
-  const scale = (width - LEFT - RIGHT) / (to - from), x = (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * scale;
-  const lanes = Math.max(1, n), pitch = Math.min(48, LANES / lanes), high = Math.max(6, pitch - 4);
-  const queueTop = HEAD + LANES + GAP, modelTop = queueTop + QUEUE + GAP, bottom = modelTop + 34;
-  const label = (y, words) => text(0, y, words, { "text-anchor": "start", class: "x-small" });
-  const small = { class: "x-tiny" };
-  const number = (b, left, right, y, tall) => right - left > (b > 9 ? 17 : 10) && tall > 11
-    && text((left + right) / 2, y + tall / 2 + 4, b, small);
-  const box = (b, left, right, y, tall, id, told) => right - left > 0.3 && h("svg:g",
-    { onclick: () => set({ batch: b }), style: "cursor: pointer" }, h("svg:title", {}, told),
-    rect(left, y, Math.max(1, right - left - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: 2,
-      style: `--hue: ${rankColor(batches[b][0])}`, "data-id": `${id} ${b}` }), number(b, left, right, y, tall));
-  const rows = upto(lanes).map((w) => {
-    const y = HEAD + w * pitch, mine = batches.map((row, b) => [b, ...row]).filter((row) => row[1] === w);
-    return [high > 9 && label(y + high / 2 + 4, n ? `worker ${w}` : "process"),
-      h("svg:path", { class: "x-frame", "stroke-opacity": 0.4, d: `M${LEFT} ${y + high}H${width - RIGHT}` }),
-      mine.filter(([, , , start, ready]) => ready > from && start < to).map(([b, , , start, ready]) =>
-        box(b, x(start), x(ready), y, high, "load", `batch ${b} is loaded from ${ms(start)} to ${ms(ready)}`))];
-  });
-  // How many batches lie ready, as steps; the dashed line is as many as may be ahead.
-  const most = Math.max(1, room), level = (depth) => queueTop + QUEUE * (1 - depth / most);
-  const deep = depths(batches), first = deep.findLast(([time]) => time <= from)?.[1] ?? 0;
-  let line = `M${LEFT} ${queueTop + QUEUE}V${level(first)}`;
-  for (const [time, depth] of deep) if (time > from && time < to) line += `H${x(time).toFixed(1)}V${level(depth).toFixed(1)}`;
-  const waits = upto(SEEN).map((i) => {
-    const b = page + i, start = b ? batches[b - 1][5] : 0, end = batches[b][4];
-    return end - start > EPS && rect(x(start), modelTop, x(end) - x(start), 26, { class: "x-wait x-answer", rx: 0, "data-id": `wait ${b}` });
-  });
-  const chosen = batches[at], lane = HEAD + chosen[0] * pitch + high;
-  const worth = before && before.facts.per_s !== facts.per_s ? ` (before: ${digits(before.facts.per_s)})` : "";
+// Return the places of batches that lie ready, as [batch, place, from, to]: the one that is
+// taken next lies in place 0, and the others move up.
+function queued(rows) {
+  const found = [], lying = new Map();
+  for (const time of [...new Set(rows.flatMap((row) => [row[3], row[4]]))].sort((a, b) => a - b)) {
+    const now = upto(NUM).filter((b) => rows[b][3] <= time && time < rows[b][4]);
+    for (const [b, piece] of lying) if (now.indexOf(b) !== piece[1]) {
+      piece[3] = time;
+      lying.delete(b);
+    }
+    now.forEach((b, place) => {
+      if (!lying.has(b)) lying.set(b, found[found.push([b, place, time, time]) - 1]);
+    });
+  }
+  return found;
+}
+
+// Return the window of time: it moves when the batch that is followed nears its end. Its
+// length does not depend on the workers, so more of them are seen to bring more steps.
+function seen({ load_ms, step_ms, batch }, { batches }, narrow, width) {
+  const span = (narrow ? 3.5 : 6) * nice(load_ms + step_ms), end = batches.at(-1)[5];
+  const from = Math.max(0, Math.min(batches[batch][4] - 0.6 * span, end - span)), to = from + span;
+  return { from, to, x: (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * (width - LEFT - RIGHT) / span };
+}
+
+// Draw a batch in a lane, from one moment to another. A press follows it.
+function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, hue = "var(--x-soft)", fly }) {
+  const left = x(begin), wide = x(end) - left;
+  if (end <= from || begin >= to || wide < 0.3) return null;
+  const fits = wide > (b > 9 ? 18 : 10) && tall > 11;
+  return h("svg:g", { onclick: () => set({ batch: b }), style: "cursor: pointer" }, h("svg:title", {}, told),
+    rect(left, y, Math.max(1, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
+      style: `--hue: ${hue}; fill: color-mix(in srgb, ${hue} ${deep(b)}%, var(--x-ground))${b === at && tall < 20 ? "; stroke-width: 2" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
+    fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: b === at ? "x-strong" : "", "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
+}
+
+// The buttons that add a worker and take one away stand where they don't move.
+function stepper(n, set) {
+  const [low, high] = WHOLE.num_workers;
+  const button = (x, sign, words, next) => {
+    const end = next < low || next > high;
+    return pressable(h("svg:g", { "aria-disabled": `${end}`, opacity: end ? 0.4 : 1 },
+      h("svg:rect", { x: Math.max(0, x - 5), y: 0, width: 40, height: TOP - 2, fill: "transparent" }),
+      rect(x + 1, 2, 30, 26, { class: "x-frame", style: "fill: var(--x-shade)" }), text(x + 16, 21, sign, { style: "font-size: 18px" })),
+    words, words, () => end || set({ num_workers: next }));
+  };
+  return [button(0, "−", "One worker less", n - 1), text(84, 20, n ? count(n, "worker") : "no workers", { class: "x-strong" }),
+    button(138, "+", "One worker more", n + 1)];
+}
+
+// The workers' lanes; places for more stand empty below them.
+function loading(view, { state: { num_workers: n }, facts: { batches }, set }, width) {
+  const lanes = Math.max(1, n), pitch = Math.min(LOADS / 3, LOADS / lanes), tall = pitch - Math.min(5, pitch / 4);
+  const free = n ? upto(Math.max(0, 3 - n)).map((i) => n + i) : [];
+  return { end: (w) => TOP + w * pitch + tall, ground: [
+    upto(lanes).map((w) => [
+      pitch > 16 && text(0, TOP + w * pitch + tall / 2 + 4, n ? `worker ${w}` : "process", start),
+      rect(LEFT, TOP + w * pitch, width - LEFT - RIGHT, tall, { style: "fill: var(--x-shade)", "data-id": `lane ${w}` })]),
+    pitch <= 16 && text(0, TOP + LOADS / 2, "workers", start),
+    free.map((w) => h("svg:g", { onclick: () => set({ num_workers: w + 1 }), style: "cursor: pointer" },
+      rect(LEFT + 0.5, TOP + w * pitch, width - LEFT - RIGHT - 1, tall, { class: "x-idle", "pointer-events": "all" }),
+      w === n && text((LEFT + width) / 2, TOP + w * pitch + tall / 2 + 4, "+ a worker", { class: "x-small x-soft" })))],
+  parts: batches.map(([w, , begin, ready], b) => bar(view, b, begin, ready, TOP + w * pitch, tall,
+    { id: "load", told: `batch ${b} is loaded from ${ms(begin)} to ${ms(ready)}` })) };
+}
+
+// The queue: a slot for each batch that may be ahead, the next to be taken at the bottom.
+function slots(view, { facts: { batches, room } }, width) {
+  const tall = Math.min(QUEUE / Math.max(1, room), 34), y = (place) => QUEUE_END - (place + 1) * tall;
+  const top = QUEUE_END - tall * room, pieces = queued(batches), middle = (QUEUE_END + top) / 2;
+  const mine = pieces.filter(([b]) => b === view.at);
+  return { from: mine.length && y(mine[0][1]) + 1, until: mine.length && y(mine.at(-1)[1]) + tall - 1, ground: [
+    text(0, room ? middle - 3 : QUEUE_END - 20, "queue", start),
+    text(0, room ? middle + 13 : QUEUE_END - 4, room ? `holds ${room}` : "none", { ...start, class: "x-small x-soft" }),
+    upto(room <= 16 ? room : room && 1).map((place) => rect(LEFT + 0.5, room <= 16 ? y(place) + 1 : top, width - LEFT - RIGHT - 1,
+      (room <= 16 ? tall : tall * room) - 2, { class: "x-frame", "stroke-opacity": 0.35 }))],
+  parts: pieces.map(([b, place, from, to]) => bar(view, b, from, to, y(place) + 1.5, Math.max(0.5, tall - 3),
+    { id: `place ${place}`, told: `batch ${b} lies ready until ${ms(batches[b][4])}` })) };
+}
+
+// The model's steps, and in red the time in which it waits for a batch.
+function stepping(view, { facts, narrow }) {
+  const { x, from, to, at } = view, { batches, model_waits: share } = facts;
+  let said = false; // once is enough
+  return [
+    text(0, MODEL_TOP + 24, "model", { ...start, class: "x-strong" }),
+    text(0, MODEL_TOP + 41, `waits ${percent(share)} %`, { ...start, class: "x-small x-answer" }),
+    batches.map(([, , , , taken, done], b) => {
+      const free = b ? batches[b - 1][5] : 0, wide = x(taken) - x(free);
+      const word = !said && wide > 38 && text(x(free) + wide / 2, MODEL_TOP + MODEL / 2 + 4, "waits", { class: "x-small", "data-id": `t wait ${b}` });
+      said ||= word;
+      return [taken - free > EPS && taken > from && free < to && h("svg:g", { class: "x-answer" },
+        rect(x(free), MODEL_TOP, wide, MODEL, { class: "x-wait", rx: 0, "data-id": `wait ${b}` }), word),
+      bar(view, b, taken, done, MODEL_TOP, MODEL, { id: "step", hue: rankColor(0), fly: b === at && `load ${b}`,
+        told: `step with batch ${b}, from ${ms(taken)} to ${ms(done)}` })];
+    }),
+  ];
+}
+
+function draw(shown) {
+  const { state, facts, before, set, measured, width, narrow } = shown, { batches, room } = facts, { num_workers: n, batch: at, cores } = state;
+  const view = { ...seen(state, facts, narrow, width), at, set }, { x, from, to } = view;
+  const lanes = loading(view, shown, width), queue = slots(view, shown, width), chosen = batches[at];
+  const worth = before && before.facts.per_s !== facts.per_s && !narrow ? `before: ${digits(before.facts.per_s)}, now ` : "";
+  // The way of the batch that is followed, behind all others.
+  const down = lanes.end(chosen[0]), out = queue.until || down;
+  const route = chosen[3] >= from && h("svg:g", { "pointer-events": "none" },
+    h("svg:path", { d: `M${x(chosen[3])} ${down}V${queue.from || down}M${x(chosen[4])} ${out}V${MODEL_TOP - 6}`, stroke: "var(--x-ink)", "stroke-width": 2 }),
+    h("svg:path", { class: "x-tip", d: `M${x(chosen[4])} ${MODEL_TOP}l-5 -8h10z` }));
   return {
-    picture: picture(width, bottom + 22, "",
-      text(LEFT, 13, n ? `${count(n, "worker")}${narrow ? "" : ", loading"}` : `one process${narrow ? "" : " loads, then computes"}`, { "text-anchor": "start", class: "x-small x-soft" }),
-      text(width - RIGHT, 13, `${digits(facts.per_s)} steps/s${worth}`, { "text-anchor": "end", class: "x-strong x-answer" }),
-      rows,
-      label(queueTop + QUEUE / 2 + 4, "ready"),
-      room > 0 && h("svg:path", { class: "x-idle", d: `M${LEFT} ${queueTop}H${width - RIGHT}` }),
-      text(LEFT, queueTop - 5, room ? `ready: at most ${room}` : "nothing is loaded ahead", { "text-anchor": "start", class: "x-small x-soft" }),
-      h("svg:path", { d: `${line}H${width - RIGHT}V${queueTop + QUEUE}Z`, style: "fill: var(--x-shade); stroke: var(--x-ink)" }),
-      label(modelTop + 17, "model"),
-      text(LEFT, modelTop - 5, "steps", { "text-anchor": "start", class: "x-small x-soft" }),
-      text(LEFT + 40, modelTop - 5, "red: the model waits", { "text-anchor": "start", class: "x-small x-soft x-answer" }),
-      waits,
-      upto(SEEN).map((i) => page + i).map((b) => box(b, x(batches[b][4]), x(batches[b][5]), modelTop, 26, "step",
-        `step with batch ${b}, from ${ms(batches[b][4])} to ${ms(batches[b][5])}`)),
-      chosen[3] >= from && h("svg:path", { class: "x-thread", "pointer-events": "none", style: `stroke: ${rankColor(chosen[0])}`,
-        d: `M${x(chosen[3])} ${lane}C${x(chosen[3])} ${queueTop} ${x(chosen[4])} ${queueTop} ${x(chosen[4])} ${modelTop}` }),
-      h("svg:path", { class: "x-frame", d: `M${LEFT} ${bottom}H${width - RIGHT}` }),
-      [0, 0.5, 1].map((part, i) => text(LEFT + part * (width - LEFT - RIGHT), bottom + 16, ms(from + part * (to - from)),
-        { "text-anchor": ["start", "middle", "end"][i], class: "x-small" }))),
+    picture: picture(width, HEIGHT, "", stepper(n, set),
+      text(width - RIGHT, 20, `${worth}${digits(facts.per_s)} steps/s`, { "text-anchor": "end", class: "x-strong x-answer" }),
+      lanes.ground, queue.ground, route, lanes.parts, queue.parts, stepping(view, shown),
+      [0, 0.5, 1].map((part, i) => text(LEFT + part * (width - LEFT - RIGHT), HEIGHT - 6, ms(from + part * (to - from)),
+        { "text-anchor": ["start", "middle", "end"][i], class: "x-small x-soft" }))),
     below: [
       h("p", {}, follow(at, chosen, n, at ? batches[at - 1][5] : 0)),
-      h("p", {}, "Press a batch to follow it: the line goes from its worker to its step. The drawing shows twelve batches of sixty, "
-        + "and the figures are of all sixty, the start included. Torch gives batch b to worker b mod N, even if another one is free, "
+      h("p", {}, "Press a batch to follow it: the line goes from its worker through the queue to its step. The drawing shows a part "
+        + `of ${NUM} batches, and the figures are of all of them, the start included. Torch gives batch b to worker b mod N, even if another one is free, `
         + "and the model takes the batches in order, unless you set in_order=False. " + (n > cores ? "More workers than cores load more slowly." : "")),
       measured?.counts && table("Prepared by the real loader", ["batches taken", "prepared", "the model says"],
         measured.counts.map((found, i) => [i + 1, found, i + 1 + room])),
@@ -237,5 +302,5 @@ const ask = {
 export default explorable({
   name: "loader", title: "Who waits, the model or the loader?",
   label: "A model, its loader and their queue", fields, compute, draw, ask, live: "Run a real DataLoader",
-  sentence: "{load_ms} ms to load a batch, {step_ms} ms per step; {num_workers} workers, {prefetch_factor} batches ahead for each.",
+  sentence: "A worker loads a batch in {load_ms} ms ± {jitter} %, and may be {prefetch_factor} batches ahead; a step takes {step_ms} ms.",
 });

@@ -45,7 +45,7 @@ class Loader(Explorable):
 
     load_ms = traitlets.Float(60.0).tag(sync=True)
     step_ms = traitlets.Float(25.0).tag(sync=True)
-    num_workers = traitlets.Int(3).tag(sync=True)
+    num_workers = traitlets.Int(1).tag(sync=True)
     prefetch_factor = traitlets.Int(2).tag(sync=True)
     cores = traitlets.Int(8).tag(sync=True)
     model_on_cpu = traitlets.Bool(False).tag(sync=True)
@@ -170,14 +170,14 @@ def _summary(state: dict, facts: dict) -> str:
     helps = f"{'one worker helps' if most == 1 else f'up to {most} workers help'}."
     cores = "One core is" if state["cores"] == 1 else f"The {state['cores']} cores are"
     words = f"{_count(num_workers, 'worker') if num_workers else 'No workers'}, "
-    words += f"{amount(state['load_ms'] / 1000, 's')} to load a batch, "
-    words += f"{amount(state['step_ms'] / 1000, 's')} per step: "
-    words += f"{_digits(facts['per_s'])} steps per second, and the model waits "
+    words += f"loads of {amount(state['load_ms'] / 1000, 's')}, "
+    words += f"steps of {amount(state['step_ms'] / 1000, 's')}: "
+    words += f"{_digits(facts['per_s'])} steps/s, and the model waits "
     words += f"{_percent(facts['model_waits'])} % of the time. "
     if not num_workers:
         return f"{words}Nobody loads while it works; {helps}"
     words += {
-        "model": "The model is the limit, so more workers do not help. ",
+        "model": "The model is the limit; more workers do not help. ",
         "workers": f"The workers are the limit; {helps} ",
         "cores": f"{cores} the limit: "
         f"{_digits(facts['bounds']['cores'])} steps per second, with any number of "
@@ -186,10 +186,13 @@ def _summary(state: dict, facts: dict) -> str:
     if state["jitter"]:
         words += "This is by the averages: batches are taken in their order, so a late "
         words += "one holds up those behind it, and a longer queue helps. "
+    # A queue that stays empty costs nothing now, but the memory may be needed later.
     held, room = facts["most_ready"], facts["room"]
-    words += f"At most {held} batch{'' if held == 1 else 'es'} "
-    words += f"({amount(facts['held_bytes'], 'B')}) waited in the queue, which holds "
-    return f"{words}{room} ({amount(facts['room_bytes'], 'B')})."
+    if held:
+        size = amount(facts["held_bytes"], "B")
+        return f"{words}Queue: at most {held} of {room} ({size})."
+    size = amount(facts["room_bytes"], "B")
+    return f"{words}The queue stays empty; it can hold {room} ({size})."
 
 
 def cases() -> list[dict]:

@@ -265,7 +265,7 @@ function equation({ state: { rank, nodes }, facts, set, narrow }, y) {
   "sum", { label: "the chosen rank", now: rank, low: 0, high: facts.world_size - 1,
     move: (by, start) => Math.round(start + by / Math.max(3, Math.min(24, 300 / sum(nodes)))),
     step: (by) => rank + by, set: (to) => set({ rank: to }) });
-  const words = narrow ? `= ${before} before + local rank ${facts.local_rank}`
+  const words = narrow || !before ? `= ${before} before + local rank ${facts.local_rank}`
     : `= ${count(before, "process")} on the nodes before node ${facts.node_rank} + local rank ${facts.local_rank}`;
   return h("svg:g", { class: "x-answer" }, handle, text(wide + 10, y + 4.5, words, { "text-anchor": "start" }));
 }

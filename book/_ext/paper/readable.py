@@ -20,7 +20,7 @@ BLANKS = ("number", "text")
 PLAIN = {"form": "div", "fieldset": "div", "legend": "p", "label": "span"}
 PLAIN |= {"output": "span", "noscript": "div"}
 DEAD = re.compile(
-    r"on\w+|tabindex|contenteditable|data-.+|aria-(live|controls|pressed)"
+    r"on\w+|tabindex|contenteditable|data-(?!number$).+|aria-(live|controls|pressed)"
 )
 TOGGLES = {"dropdown", "toggle", "toggle-shown", "tag_hide-input", "tag_hide-output"}
 VAR = re.compile(r"var\((--[\w-]+)(?:,\s*((?:[^()]|\([^()]*\))+))?\)")

@@ -11,13 +11,19 @@ def said(**changes) -> str:
 
 
 def dealt(x) -> list[list[int]]:
-    """Return the samples in each rank's lane, as they are drawn."""
+    """Return the samples in each rank's tray, as they are drawn."""
     lanes = {}
-    for title in x.box.locator("svg g:has(> .x-mine) > title").all_text_contents():
+    for title in x.box.locator("svg .x-mine > title").all_text_contents():
         rank, _, rest = title.removeprefix("rank ").partition(",")
         sample = rest.partition("sample ")[2].partition(",")[0]
         lanes.setdefault(int(rank), []).append(int(sample))
     return [lanes[rank] for rank in sorted(lanes)]
+
+
+def drawn(x, epoch: int) -> list[int]:
+    """Return the order of an epoch, as it is drawn."""
+    cards = x.box.locator(f'svg [data-id^="{epoch} place "]')
+    return [int(one.locator("text").text_content()) for one in cards.all()]
 
 
 def flat(batches: list) -> list[list[int]]:
@@ -26,18 +32,27 @@ def flat(batches: list) -> list[list[int]]:
 
 
 def test_the_page_shares_samples_out_as_python_does(explore):
-    """The drawn lanes and the summary are Python's; idle fields are hidden."""
+    """The drawn trays and the summary are Python's; idle fields are hidden."""
     x = explore("book/ch5_ddp", "batches")
     assert x.summary == said()
     assert dealt(x) == flat(Sampler(**FIRST).facts["batches"])
     x.press("Next")
     assert x.summary == said(step=1) and x.field("step").input_value() == "1"
-    assert x.box.locator("svg .x-mine.x-chosen").count() == 4  # 2, 6, and 1 and 4 again
+    now = x.box.locator("svg .x-mine[data-from] > title").all_text_contents()
+    assert [one.split(": sample ")[1] for one in now] == [
+        "6",
+        "2",
+        "4, again",
+        "1, again",
+    ]
     assert x.box.locator("svg .x-thread").count() == 4
-    first = x.box.locator("svg g:has(> title)").first  # of the order: read in step 0
+    assert x.box.locator("svg .x-answer", has_text="the first 2 again").count()
+    first = x.box.locator('svg [data-id="0 place 0"]')  # it is read in step 0
+    pale = first.locator("rect").get_attribute("style")
     first.click()
-    assert x.summary == said(step=0) and first.locator(".x-chosen").count() == 1
-    x.box.locator("svg g:has(> .x-mine)").last.click()  # the last rank's last sample
+    assert x.summary == said(step=0)
+    assert first.locator("rect").get_attribute("style") != pale
+    x.box.locator("svg .x-mine").last.click()  # the last rank's last sample
     assert x.summary == said(step=1)
     assert x.box.locator("td", has_text="(again)").count() == 2
     x.field("DistributedSampler: drop_last").focus()
@@ -45,6 +60,7 @@ def test_the_page_shares_samples_out_as_python_does(explore):
     assert x.summary == said(step=1, drop_last=True)
     titles = x.box.locator("svg title").all_text_contents()
     assert sum(title.endswith("left out") for title in titles) == 2
+    assert "left out: the last 2" in x.box.locator("svg").text_content()
     assert "drop_last=True" in x.box.locator(".x-code code").inner_text()
     x.field("DistributedSampler: shuffle").focus()
     x.page.keyboard.press("Space")
@@ -58,9 +74,14 @@ def test_the_page_shares_samples_out_as_python_does(explore):
 
 
 def test_an_epoch_without_set_epoch_replays_the_first(explore):
-    """Without set_epoch(), epoch 3 looks the same as epoch 0."""
+    """Without set_epoch(), epoch 3 looks the same as epoch 0, and so do 4 and 5."""
     x = explore("book/ch5_ddp", "batches")
-    first = dealt(x)
+    first, order = dealt(x), drawn(x, 0)[:10]
+    orders = Sampler(**FIRST).facts["orders"]
+    assert [order, drawn(x, 1), drawn(x, 2)] == orders
+    assert not x.box.locator("svg .x-wrong").count()
+    x.box.locator('svg [data-id="1 place 0"]').click()  # the next epoch is gone to
+    assert x.summary == said(epoch=1) and drawn(x, 1)[:10] == orders[1]
     x.fill("epoch", 3)
     assert dealt(x) != first and x.summary == said(epoch=3)
     x.field("set_epoch is called").focus()
@@ -68,7 +89,8 @@ def test_an_epoch_without_set_epoch_replays_the_first(explore):
     assert dealt(x) == first
     assert x.summary == said(epoch=3, set_epoch=False)
     assert "set_epoch(" not in x.box.locator(".x-code code").inner_text()
-    assert x.box.locator("td", has_text="(as in epoch 0)").count() == 2
+    assert drawn(x, 4) == drawn(x, 5) == order
+    assert x.box.locator("svg rect.x-wrong").count() == 21  # both, and why
 
 
 def test_what_was_measured_stays_while_a_reader_steps(explore):
@@ -88,13 +110,17 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
 
 
 def test_the_largest_order_fits_a_phone(explore):
-    """200 samples on 16 ranks are drawn one by one, in the same space as ten."""
+    """199 samples on 16 ranks take no more space than ten: three steps are seen."""
     x = explore("book/ch5_ddp", "batches")
     height = x.box.locator("svg").first.bounding_box()["height"]
     x.fill("samples in the data set", 199)
     x.fill("world size (ranks)", 16)
     facts = Sampler(num_samples=199, world_size=16, batch_size=2).facts
-    assert dealt(x) == flat(facts["batches"])
+    assert dealt(x) == flat([rank[:3] for rank in facts["batches"]])
+    assert x.box.locator('svg [data-id^="0 place "]').count() == 13 * 16
+    for _ in range(4):
+        x.press("Next")
+    assert dealt(x) == flat([rank[3:6] for rank in facts["batches"]])
     box = x.box.locator("svg").first.bounding_box()
     assert box["height"] == height and box["x"] + box["width"] < 390
     inside = """rects => rects.every(one => {

@@ -10,48 +10,73 @@ def reds(x) -> int:
     return x.box.locator("svg .x-wait").count()
 
 
-def test_workers_are_taken_away_until_the_model_waits(explore):
+def chosen(x) -> list[str]:
+    """Return the parts of the drawing that show the batch that is followed."""
+    return [
+        one.get_attribute("data-id") for one in x.box.locator("svg .x-chosen").all()
+    ]
+
+
+def test_workers_are_added_until_the_model_need_not_wait(explore):
     x = explore(PAGE, "loader")
     assert x.summary == Loader().facts["summary"]
+    assert reds(x) > 3, "one worker is too slow"
+    x.press("One worker more")
+    x.page.keyboard.press("Enter")  # the button keeps the focus
+    assert x.summary == Loader(num_workers=3).facts["summary"]
     assert reds(x) == 1, "the first batch of an epoch is never there"
-    x.fill("num_workers", 2)
+    x.press("One worker less")
     assert x.summary == Loader(num_workers=2).facts["summary"]
     assert reds(x) > 3
-    x.fill("num_workers", 4)
+    x.box.get_by_text("+ a worker").locator("..").click()
+    x.press("One worker more")
     x.field("Batch to follow").focus()
     x.page.keyboard.press("End")
     assert reds(x) == 0, "at the end of the epoch the queue is full"
     x.fill("cores", 1)
     assert "One core is the limit" in x.summary
     assert x.summary == Loader(num_workers=4, cores=1).facts["summary"]
-    assert reds(x) == 3, "four batches come at once, and then none for a while"
+    assert reds(x) > 0, "four batches come at once, and then none for a while"
 
 
 def test_a_batch_is_followed_by_press_and_by_keys(explore):
     x = explore(PAGE, "loader")
+    x.fill("num_workers", 3)
     x.box.locator('svg [data-id="load 4"]').click()
-    chosen = x.box.locator("svg .x-chosen")
-    assert [one.get_attribute("data-id") for one in chosen.all()] == [
-        "load 4",
-        "step 4",
-    ]
+    assert chosen(x) == ["load 4", "place 1 4", "place 0 4", "step 4"]
     x.field("Batch to follow").focus()
     x.page.keyboard.press("ArrowRight")
-    batch = Loader().facts["batches"][5]
+    batch = Loader(num_workers=3).facts["batches"][5]
     told = x.box.locator(".x-below").inner_text()
     assert f"Batch 5: worker {batch[0]} is asked" in told
     for _ in range(10):
         x.press("Next")
     assert "Batch 15: worker 0" in x.box.locator(".x-below").inner_text()
-    assert x.box.locator('svg [data-id="step 12"]').count()
-    assert not x.box.locator('svg [data-id="step 11"]').count()
+    step = x.box.locator('svg [data-id="step 15"]')
+    assert step.get_attribute("data-from") == "load 15", "it is seen to come from there"
+    assert not x.box.locator('svg [data-id="step 0"]').count(), "time has moved on"
+
+
+def test_the_queue_is_drawn_slot_by_slot(explore):
+    """The next batch lies at the bottom, and never more are drawn than there may be."""
+    x = explore(PAGE, "loader")
+    x.fill("num_workers", 3)
+    x.field("Batch to follow").fill("20")
+    ready, taken = Loader(num_workers=3).facts["batches"][20][3:5]
+    lies = x.box.locator('svg rect[data-id^="place "][data-id$=" 20"]')
+    places = [int(one.get_attribute("data-id").split()[1]) for one in lies.all()]
+    assert places == [3, 2, 1, 0] and taken - ready == 90
+    heights = [one.bounding_box()["y"] for one in lies.all()]
+    assert heights == sorted(heights)
 
 
 def test_no_workers_and_refusals_have_their_words(explore):
     x = explore(PAGE, "loader")
     x.fill("num_workers", 0)
     assert "Nobody loads while it works" in x.summary
-    assert "one process" in x.box.locator("svg").text_content()
+    assert "process" in x.box.locator("svg").text_content()
+    less = x.button("One worker less")
+    assert less.get_attribute("aria-disabled") == "true"
     x.fill("prefetch_factor", 17)
     assert "must be at most 16, not 17" in x.error
     x.fill("ms to load a batch", 0)
@@ -79,7 +104,7 @@ def test_all_that_is_drawn_stays_in_the_drawing(explore):
 
 def test_what_a_real_loader_did_is_set_beside_the_model(explore):
     x = explore(PAGE, "loader")
-    counts = [7, 8, 9, 10]
+    counts = [3, 4, 5, 6]  # two more than were taken
     x.measure({"counts": counts, "by": [], "equal": True, "summary": "As it says."})
     assert x.box.locator(".x-measured").inner_text() == "As it says."
     table = x.box.get_by_role("table", name="Prepared by the real loader")

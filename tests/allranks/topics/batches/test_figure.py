@@ -74,6 +74,9 @@ def test_without_set_epoch_every_epoch_is_the_first():
     ]
     assert deaf == [told[0]] * 3
     assert told[0] != told[1] != told[2] != told[0]
+    orders = [Sampler.compute(**state(epoch=e))["orders"] for e in range(3)]
+    assert orders[0] == [order for order, *_ in orders]  # the next ones are known
+    assert orders[0][1][0::4] == [i for batch in told[1][0] for i in batch]
     assert "replays epoch 0" in Sampler(epoch=2, set_epoch=False).facts["summary"]
 
 
