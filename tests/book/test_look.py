@@ -1,12 +1,13 @@
 """Ranks have colours that everybody can tell apart, and pages copy and print well."""
 
 import re
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 
 from allranks.base.paths import ROOT
 from allranks.base.svg import DARK, HUES, LIGHT
+from allranks.topics.pipelines.picture import DEPTH
 
 CSS = (ROOT / "book" / "_static" / "book.css").read_text("utf8")
 # How colour-blind readers see, as a matrix on linear RGB.
@@ -99,6 +100,18 @@ def test_ranks_are_legible_on_every_ground(theme, colors):
             assert contrast(color, ground) >= 4.5, (color, name)
     for color in HUES:
         assert min(contrast(color, "#ffffff"), contrast(color, "#111111")) >= 3
+
+
+@pytest.mark.parametrize(("theme", "colors"), [("light", LIGHT), ("dark", DARK)])
+def test_digits_are_legible_on_every_piece_of_work(theme, colors):
+    """A pipeline's boxes let as much of the page through as its ink needs: 4.5:1."""
+    found = variables(theme)
+    ground = found["--pst-color-background"].replace("#fff", "#ffffff")
+    for color, depth in product(colors, DEPTH.values()):
+        pairs = zip(bytes.fromhex(color[1:]), bytes.fromhex(ground[1:7]), strict=True)
+        mixed = [round((depth * a + (100 - depth) * b) / 100) for a, b in pairs]
+        ink = found["--pst-color-text-base"]
+        assert contrast(f"#{bytes(mixed).hex()}", ink) >= 4.5, (color, depth)
 
 
 @pytest.mark.parametrize("eyes", EYES)

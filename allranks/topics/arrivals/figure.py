@@ -144,10 +144,11 @@ def _summary(
             f"All four call all_reduce after {amount(seconds[0], 's')}, so nobody "
             "waits. Then each rank holds 0 + 1 + 2 + 3 = 6."
         )
+    # A rank waits until the last one has called, however early it came.
     last = max(present, key=lambda rank: seconds[rank])
     return (
         f"Rank {last} comes last, after {amount(seconds[last], 's')}. The others wait "
-        f"for it: {waited} added up. Then each rank holds 0 + 1 + 2 + 3 = 6."
+        f"for it: {waited} in total. Then each rank holds 0 + 1 + 2 + 3 = 6."
     )
 
 

@@ -74,6 +74,7 @@ def exchange(
     ]
     text = f"{title}\n{align(table)}"
     drawing, width = _rows(held, fills, text)
+    # On a phone, "after" stands below "before" if both do not fit side by side.
     if width > PHONE:
         drawing = either(drawing, _rows(held, fills, text, stacked=True)[0])
     return Picture(figure(title, drawing), text)

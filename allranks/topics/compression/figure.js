@@ -1,8 +1,8 @@
 // What a step costs if ranks send less. Mirrors sums.py and ../links/sums.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, range01, draggable, pressable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, hatched, table, whole, amount, range01, draggable, pressable, explorable } from "../kit/kit.js";
 import { LABELS, WHOLE, BOUNDS, MODELS, FIELDS } from "./figure.py";
-import { BACKWARD, BUCKET, EFFORT } from "./sums.py";
+import { BACKWARD, BUCKET, EFFORT, LEARNS } from "./sums.py";
 import { LINKS as NAMED } from "../links/sums.py";
 
 const LINKS = Object.values(NAMED);
@@ -27,21 +27,22 @@ function ways(state, bandwidth = state.gb_per_s * 1e9) {
     return [name, handed, sent, messages, encoding, communication, exposed, compute + encoding + exposed];
   });
 }
+// Return the seconds in which a way learns what one plain step teaches, if that is known.
+function asGood(state, name, step) {
+  const [setting, value, steps] = LEARNS[name];
+  return setting && state[setting] !== value ? null : step * steps;
+}
 const kept = (state, numbers) => Math.max(1, Math.floor(state.keep_percent / 100 * numbers));
 const best = (found) => found.reduce((a, b) => b[7] < a[7] ? b : a)[0];
 
 function summary(state, facts, [name, , sent, , encoding, , exposed, step], plain) {
-  let words = `${LABELS[name]} on ${state.world_size} ranks, ${facts.link || "this link"}: a step takes `
-    + `${amount(step, "s")}, of which ${amount(state.compute_ms * 1e-3, "s")} compute, ${amount(encoding, "s")} encode and `
-    + `${amount(exposed, "s")} wait for the network. A rank sends ${amount(sent, "B")} per step, ${amount(facts.per_token, "B")} per token. `;
-  if (name === "none")
-    return words + (facts.fastest === "none" ? "Nothing is faster here." : `Fastest here: ${LABELS[facts.fastest]}.`);
-  words += step < plain ? `That is ${Math.floor(100 * plain / step + 0.5) / 100} times as fast as without.`
-    : `Without it, a step takes ${amount(plain, "s")}.`;
-  if (name === "topk") words += ` From ${facts.more_from} ranks on it sends more than whole gradients around a ring.`;
-  if (name === "powersgd") words += ` Of each matrix it sends ${2 * state.approx_rank * state.width} for ${state.width ** 2} numbers.`;
-  if (name === "local") words += " What the loss says after as many steps is another question.";
-  return words;
+  const parts = [[state.compute_ms * 1e-3, "compute"], [encoding, "encode"], [exposed, "wait"]].filter(([seconds]) => seconds > 0)
+    .map(([seconds, what]) => `${amount(seconds, "s")} ${what}`);
+  const words = `${LABELS[name]} on ${state.world_size} ranks, ${facts.link || "this link"}: ${amount(step, "s")} a step (${parts.join(", ")})`;
+  const compared = name === "none" ? "" : step < plain ? `, ${Math.floor(100 * plain / step + 0.5) / 100} times as fast as without`
+    : `; without it, ${amount(plain, "s")}`;
+  const last = name !== "none" ? "." : facts.fastest === "none" ? ". Nothing is faster here." : `. Fastest here: ${LABELS[facts.fastest]}.`;
+  return `${words}${compared}. A rank sends ${amount(sent, "B")}${last}`;
 }
 
 export function compute(state) {
@@ -56,7 +57,7 @@ export function compute(state) {
   const found = ways(state), own = found.find(([name]) => name === state.method);
   const numbers = state.matrices * state.width ** 2;
   const facts = {
-    ways: found, fastest: best(found), step: own[7], sent: own[2],
+    ways: found, as_good: found.map(([name, ...rest]) => asGood(state, name, rest[6])), fastest: best(found), step: own[7], sent: own[2],
     gradient: 4 * numbers, buckets: Math.ceil(4 * numbers / (25 * 2 ** 20)), per_token: own[2] / state.tokens,
     more_from: Math.floor(numbers / kept(state, numbers)) + 1,
     link: linkOf(state.alpha_us, state.gb_per_s), model: modelOf(state),
@@ -81,12 +82,12 @@ const fields = [
       const [, alpha_us, gb_per_s] = LINKS.find((one) => one[0] === name);
       return { alpha_us, gb_per_s };
     } },
-  { name: "method", label: "Method", kind: "choice", knob: true, options: Object.entries(LABELS) },
-  bounded("world_size", "Ranks, W", [2, 1024, true], { knob: true }),
-  number("keep_percent", "Top-k keeps, %", [0.01, 50, true], { knob: true, show: (s) => s.method === "topk" }),
-  bounded("approx_rank", "PowerSGD, rank r", [1, 64, true], { knob: true, show: (s) => s.method === "powersgd" }),
-  bounded("inner_steps", "Steps per average, H", [1, 1000, true], { knob: true, show: (s) => s.method === "local" }),
-  { name: "overlap", label: "send while backward computes", kind: "flag", knob: true },
+  { name: "method", label: "Method", kind: "choice", options: Object.entries(LABELS) },
+  bounded("world_size", "Ranks, W", [2, 1024, true]),
+  number("keep_percent", "Top-k keeps, %", [0.01, 50, true]),
+  bounded("approx_rank", "PowerSGD, rank r", [1, 64, true]),
+  bounded("inner_steps", "Steps per average, H", [1, 1000, true]),
+  { name: "overlap", label: "send while backward computes", kind: "flag" },
   bounded("matrices", "matrices", [1, 1000, true]),
   bounded("width", "width of a matrix", [2, 8192, true]),
   number("compute_ms", "ms of computing per step", [1, 1000, true]),
@@ -96,70 +97,149 @@ const fields = [
   number("search_gb_per_s", "GB/s, top-k's search", [0.1, 1000, true]),
 ];
 
-const ROW = 42, BAR = 15, BAND = 20, HUES = { none: 6, bf16: 4, topk: 1, powersgd: 2, local: 7 };
-const PARTS = [["computes", 0, 1], ["encodes", 2, 1], ["waits", 5, 1], ["sends meanwhile", 5, 0.45]];
-const POINTS = 90, SPEEDS = [0.01, 1000]; // GB/s
+const BAR = 24, LINK = 9, BAND = 24, POINTS = 120, SPEEDS = [0.01, 1000]; // GB/s
+const SHORT = [["NVLink", "middle", 0], ["PCIe 5", "start", -3], ["400 Gb/s", "end", 5], // of LINKS
+  ["25 Gb/s", "middle", 0], ["1 Gb/s", "middle", 0], ["home", "middle", 0]];
+const START = { "text-anchor": "start" }, END = { "text-anchor": "end" };
+const SMALL = { class: "x-small" }, SOFT = { class: "x-small x-soft" };
+// No rank is drawn here, as all do the same: grey, by the kind of work.
+const grey = (deep, more = {}) =>
+  ({ class: "x-box", style: `--hue: var(--x-soft); --deep: ${deep}%`, rx: 0, ...more });
+// Write the longest of some words that fits into a box.
+const inside = (x, y, across, ...words) => {
+  const fits = words.find((one) => 6.7 * one.length + 6 < across);
+  return fits && text(x + across / 2, y, fits, SMALL);
+};
 
-function draw({ state, facts, before, set, width, narrow }) {
-  const compute = state.compute_ms * 1e-3, top = narrow ? 56 : 30;
-  const most = Math.max(...facts.ways.map((way) => way[7])), long = (time) => (width - 4) * time / most;
-  const start = { "text-anchor": "start" }, small = { class: "x-small" };
-  const fill = (hue, more = {}) => ({ class: "x-box", style: `--hue: ${rankColor(hue)}; fill: ${rankColor(hue)}`, rx: 1, ...more });
+// What the reader guesses, in seconds by way, for each state that was asked about.
+const guesses = new Map();
+const about = (state) => JSON.stringify({ ...state, method: "" });
+const guessed = (state) => guesses.get(about(state)) ?? {};
 
-  const legend = PARTS.map(([words, hue, tall], i) => {
-    const x = narrow ? i % 2 * width / 2 : i * (width - 4) / 4, y = narrow ? 4 + 22 * Math.floor(i / 2) : 4;
-    return [rect(x + 2, y + 12 * (1 - tall) / 2, 16, 12 * tall, fill(hue)), text(x + 24, y + 11, words, { ...start, class: "x-small" })];
-  });
-  // One row for each method: press it to choose it.
-  const rows = facts.ways.map(([name, , , , encoding, communication, exposed, step], i) => {
-    const y = top + i * ROW, chosen = name === state.method, hidden = communication - exposed;
-    const kind = chosen ? "x-strong" : "", told = `${amount(step, "s")}${name === facts.fastest ? ", fastest" : ""}`;
-    const past = before?.facts.ways[i][7];
-    const row = h("svg:g", { "data-id": `row ${name}` },
-      rect(0, y - 2, width - 2, ROW - 4, { fill: "transparent", class: chosen ? "x-frame" : "", style: "fill: transparent" }),
-      text(5, y + 12, setTo(name, state), { ...start, class: kind }),
-      text(width - 7, y + 12, told, { "text-anchor": "end", class: `x-answer ${kind}` }),
-      h("svg:g", { class: "x-answer" },
-        rect(2, y + 18, Math.max(1, long(compute)), BAR, fill(0)),
-        encoding > 0 && rect(2 + long(compute), y + 18, Math.max(1, long(encoding)), BAR, fill(2)),
-        exposed > 0 && rect(2 + long(compute + encoding), y + 18, Math.max(1, long(exposed)), BAR, fill(5)),
-        hidden > 0 && rect(2 + long(Math.max(0, compute - hidden)), y + 18 + BAR - 6, Math.max(1, long(Math.min(hidden, compute))), 6, fill(5)),
-        past && past !== step && past <= most && h("svg:path", { class: "x-ghost", d: `M${2 + long(past)} ${y + 15}v${BAR + 6}` })));
-    return pressable(row, `method ${name}`, `${LABELS[name]}`, () => set({ method: name }), chosen);
-  });
-  // Below: the fastest method by bandwidth, with a handle at this link's.
-  const floor = top + 5 * ROW + 30, map = range01({ kind: "number", range: [...SPEEDS, true] });
-  const x = (speed) => 4 + (width - 8) * map.place(speed), winners = [];
+// Return where things stand: names at the left and times at the right, or above the bars.
+function layout({ facts, width, narrow }) {
+  const left = narrow ? 1 : 140, room = width - left - (narrow ? 3 : 172), row = narrow ? 58 : 48;
+  const most = Math.max(...facts.ways.map((way, i) => Math.max(way[7], facts.as_good[i] ?? 0)));
+  return { left, room, most, long: (seconds) => room * seconds / most, bar: narrow ? 20 : 5,
+    y: (i) => 22 + row * i, row, floor: 22 + 5 * row + 46, columns: [width - (narrow ? 94 : 96), width - 5] };
+}
+
+// Draw a step: all ranks compute, encode and wait; below, when the link is busy.
+function bars(view, at, i) {
+  const { state, facts, before } = view, [name, , , , encoding, communication, exposed, step] = facts.ways[i];
+  const y = at.y(i) + at.bar, compute = state.compute_ms * 1e-3, hidden = Math.min(communication - exposed, compute);
+  let x = at.left;
+  const part = (seconds, what, attributes) => {
+    const from = x, across = Math.max(1, at.long(seconds));
+    x += at.long(seconds);
+    return seconds > 0 && [rect(from, y, across, BAR, { ...attributes, "data-id": `${what} ${name}` }),
+      inside(from, y + 16, across, `${what} ${amount(seconds, "s")}`, what)];
+  };
+  const sent = (from, seconds, what) => seconds > 0 && hatched(at.left + at.long(from), y + BAR + 1,
+    Math.max(1, at.long(seconds)), LINK, "var(--x-soft)", { rx: 0, "data-id": `${what} ${name}` });
+  const more = at.long((facts.as_good[i] ?? step) - step), past = before?.facts.ways[i][7];
+  const mine = guessed(state)[name], flag = at.left + at.long(mine ?? 0);
+  return [part(compute, "computes", grey(18)), part(encoding, "encodes", grey(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
+    more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
+    sent(compute - hidden, hidden, "hidden"), sent(compute + encoding, exposed, "sent"),
+    past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` }),
+    mine && rect(flag - 5, y - 3, 10, BAR + 6, { rx: 5, style: "fill: none; stroke: var(--x-mark); stroke-width: 2", "data-id": `grip ${name}` }),
+    mine && !view.narrow && flag > x + more && text(flag + 9, y + 16, "your guess", { ...START, ...SOFT,
+      style: "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5" })];
+}
+
+// Draw what is known of a step before the answer, with an end to drag.
+function guessing({ state, facts, set }, at, i) {
+  const [name] = facts.ways[i], y = at.y(i) + at.bar, compute = state.compute_ms * 1e-3;
+  const now = guessed(state)[name] ?? facts.ways[0][7], from = at.left + at.long(compute), x = at.left + at.long(now);
+  const grip = h("svg:g", {}, rect(x - 22, y - 12, 44, BAR + 24, { fill: "transparent" }),
+    rect(x - 5, y - 4, 10, BAR + 8, { class: "x-handle", rx: 5, "data-id": `grip ${name}` }));
+  return [rect(at.left, y, from - at.left, BAR, grey(18)), inside(at.left, y + 16, from - at.left, "computes"),
+    rect(from, y, x - from, BAR, { class: "x-idle", rx: 0, "data-id": `waits ${name}` }),
+    i === 1 && inside(from, y + 16, x - from, "← drag: your guess", "← drag"),
+    draggable(grip, `guess ${name}`, { label: `your guess of a step with ${LABELS[name]}`,
+      now, low: compute, high: at.most, said: amount(now, "s"),
+      move: (by, from) => from + by / at.room * at.most, step: (by) => now + by * at.most / 50,
+      set: (seconds) => {
+        guesses.set(about(state), { ...guessed(state), [name]: seconds });
+        set({}); // nothing but the drawing changes
+      } })];
+}
+
+// Draw a way of sending: press it to choose it.
+function row(view, at, i) {
+  const { state, facts, set, width, narrow, asking } = view, [name, , sent, , , , , step] = facts.ways[i];
+  const y = at.y(i), chosen = name === state.method, open = asking && i > 0, base = narrow ? y + 14 : y + at.bar + 16;
+  const best = (list, value) => (value === Math.min(...list.filter((one) => one !== null)) ? "x-strong" : "");
+  const guess = guessed(state)[name], good = facts.as_good[i];
+  const label = setTo(name, state), sends = `${amount(sent, "B")}`;
+  const shown = open ? [guess ? `${amount(guess, "s")} ?` : "?", ""] : [amount(step, "s"), asking ? "" : good === null ? "not measured" : amount(good, "s")];
+  const strong = [open || asking ? "" : best(facts.ways.map((way) => way[7]), step), asking ? "" : best(facts.as_good, good)];
+  const button = pressable(h("svg:g", { "data-id": `row ${name}` },
+    rect(0, y - 2, width, at.row - 2, { style: `fill: ${chosen ? "var(--x-shade)" : "transparent"}` }),
+    text(4, base - (narrow ? 0 : 6), narrow ? `${label} · ${sends}` : label, { ...START, class: chosen ? "x-strong" : "" }),
+    !narrow && text(4, base + 10, `sends ${sends}`, { ...START, ...SOFT }),
+    shown.map((words, k) => text(at.columns[k], base, words, { ...END, class: good === null && k ? "x-small x-soft" : strong[k] })),
+    !open && bars(view, at, i)), `method ${name}`, LABELS[name], () => set({ method: name }), chosen);
+  return [button, open && guessing(view, at, i)];
+}
+
+// Draw which way is fastest at what bandwidth, with a handle at this link's.
+function band({ state, set, width, narrow, asking }, at) {
+  const map = range01({ kind: "number", range: [...SPEEDS, true] }), { floor } = at, winners = [];
+  const x = (speed) => 4 + (width - 8) * map.place(speed), now = x(state.gb_per_s);
   for (let i = 0; i <= POINTS; i++) {
     const speed = SPEEDS[0] * (SPEEDS[1] / SPEEDS[0]) ** (i / POINTS), name = best(ways(state, speed * 1e9));
     if (winners.at(-1)?.[0] !== name) winners.push([name, x(speed)]);
   }
-  const band = winners.map(([name, from], i) => {
-    const across = (winners[i + 1]?.[1] ?? width - 4) - from;
-    return [rect(from, floor, Math.max(1, across - 1), BAND, { class: "x-box", style: `--hue: ${rankColor(HUES[name])}`, "data-id": `band ${name}` }),
-      across > 7.5 * LABELS[name].length + 6 && text(from + across / 2, floor + 14, LABELS[name], small)];
+  const parts = winners.map(([name, from], i) => {
+    const to = winners[i + 1]?.[1] ?? width - 4, here = from <= now && now <= to;
+    return [rect(from, floor, Math.max(1, to - from), BAND, grey(here ? 34 : 10, { "data-id": `band ${name}` })),
+      inside(from, floor + 16, to - from, LABELS[name])];
   });
-  const now = x(state.gb_per_s);
-  const handle = draggable(
-    h("svg:g", {}, rect(now - 22, floor - 12, 44, BAND + 24, { fill: "transparent" }),
-      h("svg:path", { class: "x-frame", style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${floor - 8}v${BAND + 14}` }),
-      rect(now - 4, floor - 10, 8, 14, { class: "x-handle" })),
-    "speed", { label: "bandwidth of a link", now: state.gb_per_s, low: SPEEDS[0], high: SPEEDS[1], said: `${state.gb_per_s} GB/s`,
-      move: (by, from) => map.value(map.place(from) + by / (width - 8)),
-      step: (by) => map.value(map.place(state.gb_per_s) + by / 60), set: (gb_per_s) => set({ gb_per_s }) });
+  const names = LINKS.map(([, , speed], i) => {
+    const [words, anchor, by] = narrow && i === 1 ? [] : SHORT[i];
+    return words && [h("svg:path", { class: "x-frame", d: `M${x(speed)} ${floor - 5}v5` }),
+      text(x(speed) + by, floor - 8, words, { ...SOFT, "text-anchor": anchor })];
+  });
+  const said = `${state.gb_per_s} GB/s`, wide = 7.4 * said.length + 16;
+  const middle = Math.min(Math.max(now, wide / 2 + 1), width - wide / 2 - 1), low = floor + BAND + 6;
+  const handle = draggable(h("svg:g", {}, rect(now - 22, floor - 4, 44, BAND + 36, { fill: "transparent" }),
+    h("svg:path", { style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${floor - 5}v10M${now} ${floor + BAND - 5}v12` }),
+    rect(middle - wide / 2, low, wide, 22, { class: "x-handle", rx: 11 }),
+    text(middle, low + 15, said, { class: "x-strong", style: "fill: var(--x-ground)" })),
+  "speed", { label: "bandwidth of a link", now: state.gb_per_s, low: SPEEDS[0], high: SPEEDS[1], said,
+    move: (by, from) => map.value(map.place(from) + by / (width - 8)),
+    step: (by) => map.value(map.place(state.gb_per_s) + by / 60), set: (gb_per_s) => set({ gb_per_s }) });
+  return [text(4, floor - 27, narrow ? "The shortest step, by bandwidth" : "Which way has the shortest step, by what a link carries", { ...START, ...SMALL }), names,
+    asking ? rect(4, floor, width - 8, BAND, { class: "x-idle" }) : parts,
+    [-2, -1, 0, 1, 2, 3].map((k) => [10 ** k, Math.min(Math.max(x(10 ** k), 16), width - 18)])
+      .filter(([, at]) => Math.abs(at - middle) > wide / 2 + 20)
+      .map(([speed, at]) => text(at, floor + BAND + 20, speed, SOFT)), handle];
+}
+
+function draw(view) {
+  const { state, facts, width, narrow } = view, at = layout(view);
+  const plain = at.left + at.long(facts.ways[0][7]);
   return {
-    picture: picture(width, floor + BAND + 36, "", legend, rows,
-      text(2, floor - 16, "The fastest way, by the link's bandwidth in GB/s", { ...start, class: "x-small x-soft" }),
-      h("svg:g", { class: "x-answer" }, band), handle,
-      [-2, -1, 0, 1, 2, 3].map((k) => text(Math.min(Math.max(x(10 ** k), 18), width - 18), floor + BAND + 18, 10 ** k, small))),
+    picture: picture(width, at.floor + BAND + 32, "",
+      text(at.left + 1, 12, narrow ? "hatched: on the link" : "one step →   hatched: the link is busy", { ...START, ...SOFT }),
+      // Through all bars: how long a step takes without compression.
+      h("svg:path", { class: "x-frame", d: `M${plain} ${at.y(1)}V${at.y(5) - 6}` }),
+      ["a step", "for equal loss"].map((words, k) => text(at.columns[k], 12, words, { ...END, ...SOFT })),
+      facts.ways.map((_, i) => row(view, at, i)),
+      band(view, at)),
     below: [
-      h("p", {}, "Press a method, or drag the handle on the band. Thin: sent while the rank computes; the last bucket has nothing "
-        + "left to hide behind. The figure counts "
-        + "seconds and bytes, and says nothing about the loss, which all but the first method change. Encoding for PowerSGD takes 0.4 of "
-        + "the time of top-k's search, and a cast 0.1, about as measured on one core. The two large models' times are estimates, at "
-        + "40 % of an H100's peak."),
+      h("p", {}, "Press a way to choose it, or drag the bandwidth. The last bucket has no backward left to hide behind. "
+        + "Encoding for PowerSGD takes 0.4 of the time of top-k's search, and a cast 0.1, about as measured on one core. "
+        + "The two large models' times are estimates, at 40 % of an H100's peak."),
+      h("p", {}, "A step may teach less than a plain one. The dashed part, and the last column, add the steps that this chapter's network on "
+        + "digits needed to a loss of 0.2: "
+        + `${Object.entries(LEARNS).filter(([, [setting]]) => setting).map(([name, [, , steps]]) => `${steps} times as many with ${LABELS[name]}`).join(", ")} `
+        + "(with error feedback, on two ranks, means of three seeds). That is measured for these settings only, and your model may need more or fewer."),
       h("p", {}, `The gradient has ${amount(facts.gradient, "B")} and leaves in ${facts.buckets} bucket${facts.buckets > 1 ? "s" : ""} of 25 MB. `
-        + "Top-k sends 8 bytes for each number that it keeps, a value and its place, and they go to all ranks: W − 1 hops. "
+        + "Top-k sends 8 bytes for each number that it keeps, a value and its place, and they go to all ranks, W − 1 hops: "
+        + `from ${facts.more_from} ranks on, that is more than without. `
         + "The others go around a ring, 2 (W − 1) / W times. PowerSGD sends r numbers for each row and for each column, in two all_reduces."),
       table("What each method sends and takes", ["method", "handed over", "sent", "messages in a row", "encodes", "communicates", "waits", "step"],
         facts.ways.map(([name, handed, sent, messages, ...times]) => [LABELS[name], amount(handed, "B"), amount(sent, "B"),
@@ -168,10 +248,17 @@ function draw({ state, facts, before, set, width, narrow }) {
   };
 }
 
+const shortest = (times) => times.indexOf(Math.min(...times));
 const ask = {
-  question: ({ state, facts }) => `${state.world_size} ranks train ${facts.model || "a model"}, whose gradient has ${amount(facts.gradient, "B")}, over `
-    + `${facts.link || `links of ${state.gb_per_s} GB/s`}. In which way is a step shortest?`,
+  apart: ["method"],
+  question: ({ state, facts }) => `${state.world_size} ranks train ${facts.model || "a model"} over `
+    + `${facts.link || `links of ${state.gb_per_s} GB/s`}. Which way has the shortest step? Drag each end to your guess.`,
   options: Object.values(LABELS),
+  // The shortest of the bars that the reader dragged, and of the one that stands there.
+  guess: ({ state, facts }) => {
+    const mine = guessed(state);
+    return Object.keys(mine).length ? shortest(facts.ways.map(([name, ...rest], i) => (i ? mine[name] ?? Infinity : rest[6]))) : -1;
+  },
   answer: ({ facts }) => Object.keys(LABELS).indexOf(facts.fastest),
   because: ({ facts }) => {
     const fastest = facts.ways.find(([name]) => name === facts.fastest), [plain] = facts.ways;
@@ -182,5 +269,5 @@ const ask = {
 export default explorable({
   name: "compression", title: "What does it save to send less?",
   label: "A step of data parallelism, by what its ranks send", fields, compute, draw, ask,
-  sentence: "{world_size} ranks; a message costs {alpha_us} µs, and a link carries {gb_per_s} GB/s.",
+  sentence: "{world_size} ranks; top-k keeps {keep_percent} %, PowerSGD has rank {approx_rank}, local steps meet every {inner_steps} steps.",
 });

@@ -6,7 +6,9 @@ import { h } from "./elements.js";
 // about what is there now. ask.question, ask.options and ask.answer (the right option's
 // place) are values, or functions of the view; with ask.always, the question holds for
 // every state. While a question is open, the class x-asking hides the summary and what a
-// drawing marks x-answer. Once it is answered, `apply` shows the state ask.show.
+// drawing marks x-answer. Once it is answered, `apply` shows the state ask.show. If readers
+// guess in the drawing, ask.guess(view) returns the option that they mean, or -1. What of
+// the state changes nothing about the question is named in ask.apart.
 // about(state): what a question depends on, as text.
 export function asking(name, ask, el, apply, about) {
   const key = `allranks.guess.${name}`, box = h("div.x-ask", { role: "group", "aria-label": "A question first" });
@@ -27,14 +29,14 @@ export function asking(name, ask, el, apply, about) {
     try {
       localStorage.setItem(key, `${guess} ${asked.question}`);
     } catch { /* no storage here: it is asked again next time */ }
-    if (ask.show) apply(ask.show);
-    update(latest);
+    apply(ask.show ?? {}); // which draws it again, also if nothing else changes
     verdict.focus({ preventScroll: true });
   }
 
   const faces = {
     open: () => [h("p", {}, h("b", {}, asked.question)), h("div.x-options", {},
-      asked.options.map((words, i) => button(words, () => choose(i))),
+      ask.guess ? button("This is my guess", () => choose(ask.guess(latest)))
+        : asked.options.map((words, i) => button(words, () => choose(i))),
       button("Just show me", () => choose(-1)))],
     answered() {
       const { guess, right, options, because } = asked, said = options[guess];
@@ -46,7 +48,7 @@ export function asking(name, ask, el, apply, about) {
       button("Ask me about this one", () => {
         begin(latest);
         el.classList.add("x-asking");
-        update(latest);
+        apply({});
         box.querySelector("button").focus({ preventScroll: true });
       }),
       button("Back to the question", () => apply({ ...asked.state })))],

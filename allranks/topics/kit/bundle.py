@@ -30,7 +30,7 @@ NO_KERNEL = """export const LOST = "", BUSY = "";
 export const isLost = () => false;
 export const keepModels = () => {};
 """
-DULL = re.compile(r"^[ \t]*//.*\n|^[ \t]+|^\n", re.MULTILINE)
+DULL = re.compile(r"^[ \t]*//.*\n|[ \t]+// .*|^[ \t]+|^\n", re.MULTILINE)
 
 
 def names() -> list[str]:

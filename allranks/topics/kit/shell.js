@@ -30,10 +30,11 @@ let number = 0; // makes ids unique where a page holds several explorables
 // compute(state) -> facts, with facts.summary, or throws an Error with one sentence.
 // draw(view) -> { picture, after, below }: what stands in the stage, what stands below the
 // form, and what is folded: how to read the drawing, and its numbers.
-// A view is { state, facts, before, set, measured, width, narrow }: `before` has state
-// and facts before the reader's last change (or null), for ghosts; width is the stage's
-// in px, which is the width that the picture should have. Its height should not depend
-// on the state, so that nothing moves under the reader's finger.
+// A view is { state, facts, before, set, measured, width, narrow, asking }: `before` has
+// state and facts before the reader's last change (or null), for ghosts; width is the
+// stage's in px, which is the width that the picture should have. Its height should not
+// depend on the state, so that nothing moves under the reader's finger. `asking` says
+// whether a question is open.
 export function explorable({ name, title, label, fields, compute, draw, ask,
   sentence: words, live = "Run on live ranks" }) {
   return {
@@ -170,7 +171,8 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       function paint() {
         const width = Math.floor(stage.clientWidth) || 700;
         const view = { state: state(), facts, before, measured: model.get("measured"),
-          set: (patch) => apply(patch), width, narrow: width < NARROW };
+          set: (patch) => apply(patch), width, narrow: width < NARROW,
+          asking: el.classList.contains("x-asking") };
         shown = { state: view.state, facts };
         let made = {};
         redraw(stage, () => (made = draw(view)).picture);
@@ -183,8 +185,9 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const first = ({ knob, name }) => knob && !words?.includes(`{${name}}`);
       const knobs = place(first), steps = place(({ kind }) => kind === "step");
       const more = place((field) => !first(field) && field.kind !== "step");
-      // A question is about everything but the moment that is looked at.
-      const about = (state) => JSON.stringify({ ...state, ...Object.fromEntries(views.map((view) => [view, 0])) });
+      // A question is about everything but the moment that is looked at, and ask.apart.
+      const apart = [...views, ...ask?.apart ?? []];
+      const about = (state) => JSON.stringify({ ...state, ...Object.fromEntries(apart.map((one) => [one, 0])) });
       compute(state()); // an impossible state, as an address may hold, is thrown to the page
       const question = ask && asking(name, ask, el, (patch) => apply(patch), about);
       el.classList.add("x");

@@ -186,6 +186,7 @@ def _summary(state: dict, facts: dict) -> str:
     if state["jitter"]:
         words += "This is by the averages: batches are taken in their order, so a late "
         words += "one holds up those behind it, and a longer queue helps. "
+    # A queue that stays empty costs nothing now, but the memory may be needed later.
     held, room = facts["most_ready"], facts["room"]
     if held:
         size = amount(facts["held_bytes"], "B")

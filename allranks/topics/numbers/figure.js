@@ -145,106 +145,172 @@ export function compute(state) {
 const fields = [
   { name: "number", label: "a number", kind: "text", knob: true },
   { name: "add", label: "add to it", kind: "text", knob: true },
-  { name: "form", label: "look closely at", kind: "choice", knob: true,
+  { name: "form", label: "look closely at", kind: "choice",
     options: KEYS.map((key) => [key, FORMATS[key].label]) },
 ];
 
 const LOW = -46, HIGH = 39; // powers of ten, the ends of the axis
-const BEYOND = 15; // px, for what lies outside of the two neighbours
-const SIGN = 5, EXPONENTS = 0, MANTISSA = 2; // hues
-const small = { class: "x-small" }, soft = { class: "x-small x-soft" };
-const hue = (number) => `--hue: ${rankColor(number)}`;
-const power = (k) => k ? `10${[...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("")}` : "1";
+const ROW = 25, SIDE = 76; // px: a format's row, and what stands left of axis and ruler
+const DEPTH = [60, 36, 14]; // %: sign, exponent, mantissa; no rank, so all grey
+const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" };
+const grey = (depth) => `--hue: var(--x-soft); --deep: ${depth}%`;
+const raised = (base, k) => base + [...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
+const plusOf = (words) => words[0] === "-" ? `− ${words.slice(1)}` : `+ ${words}`;
 const place = (words) => Math.min(HIGH, Math.max(LOW, Math.log10(Math.abs(Number(words)))));
 
-// What each format reaches, and the number as an upright line.
-function ranges({ state, facts, before, set, width, narrow }) {
-  const left = narrow ? 10 : 76, wide = width - left - (narrow ? 10 : 240), high = narrow ? 42 : 28;
-  const x = (at) => left + wide * (at - LOW) / (HIGH - LOW), floor = high * KEYS.length + 6;
+// Say with a mark what becomes of the sum: it arrives, is lost, or does not fit.
+function verdict(x, y, it) {
+  const fits = !/inf|NaN/.test(it.sum);
+  return h("svg:g.x-answer", {}, h("svg:title", {}, `the sum is ${it.sum}${it.lost ? ", as before" : ""}`),
+    fits && !it.lost ? h("svg:path", { d: `M${x - 6} ${y}l4 5 8 -10`, style: "fill: none; stroke: var(--x-ink); stroke-width: 2" })
+      : [rect(x - 15, y - 9, 30, 18, { class: "x-wrong" }),
+        text(x, y + 4, fits ? "lost" : it.sum.replace("-", "−"), { class: "x-small x-on-wrong" })]);
+}
+
+// What each format reaches, and the number as an upright line with a dot in each row: a
+// ring among subnormal numbers, and black on yellow where the number does not fit.
+function ranges({ state, facts, before, set, width }) {
+  const wide = width - SIDE - 44, x = (at) => SIDE + wide * (at - LOW) / (HIGH - LOW), top = 20;
+  const now = place(facts.exact[0]), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
-    const { label } = FORMATS[key], it = facts.formats[key], top = i * high, bar = top + (narrow ? 22 : 7);
+    const { label } = FORMATS[key], it = facts.formats[key], y = top + i * ROW, mid = y + ROW / 2, chosen = key === state.form;
     const [least, normal, most] = [it.least, it.normal, it.most].map((words) => x(place(words)));
-    const sum = `is ${it.value}, sum ${it.lost ? "as before" : it.sum}`, chosen = key === state.form;
+    const beyond = it.kind === "inf" || (it.kind === "zero" && Number(facts.exact[0])) || (it.value.replace("-", "") === it.most && it.error !== "none");
     return pressable(h("svg:g", {},
-      h("svg:rect", { x: 0, y: top, width, height: high, fill: "transparent" }),
-      text(narrow ? 4 : 2, narrow ? top + 15 : top + 19, label, { "text-anchor": "start", class: chosen ? "x-strong" : "" }),
-      rect(least, bar + 3, normal - least, 9, { class: "x-idle" }),
-      rect(normal, bar, most - normal, 15, { class: `x-box${chosen ? " x-chosen" : ""}`, style: hue(EXPONENTS) }),
-      text(width - 4, narrow ? top + 15 : top + 19, sum, { "text-anchor": "end", class: `x-answer x-small${it.lost ? " x-strong" : ""}` })),
+      rect(0, y + 1, width, ROW - 2, { style: chosen ? "fill: var(--x-shade)" : "fill: transparent" }),
+      text(4, mid + 4, label, { ...start, class: chosen ? "x-strong" : "" }),
+      rect(least, mid - 4, normal - least, 8, { class: "x-idle" }),
+      rect(normal, mid - 7, most - normal, 14, { class: "x-box", style: grey(chosen ? 50 : 18) }),
+      h("svg:g", {}, h("svg:title", {}, `is ${it.value}`), h("svg:circle", { cx: x(now), cy: mid, r: beyond ? 6 : 4.5,
+        class: beyond ? "x-wrong" : it.kind === "subnormal" ? "x-open" : "x-handle" })),
+      verdict(width - 20, mid, it)),
     `row ${key}`, `Look closely at ${label}: ${it.least} to ${it.most}`, () => set({ form: key }), chosen);
   });
-  const now = place(facts.exact[0]), sign = facts.exact[0][0] === "-" ? "-" : "";
   const line = draggable(h("svg:g", {},
-    h("svg:rect", { x: x(now) - 22, y: floor - 8, width: 44, height: 34, fill: "transparent" }),
-    h("svg:path", { d: `M${x(now)} 0V${floor + 6}`, style: "stroke: var(--x-mark); stroke-width: 2; pointer-events: none" }),
-    h("svg:circle", { cx: x(now), cy: floor + 6, r: 8, class: "x-handle" })),
+    h("svg:circle", { cx: x(now), cy: floor, r: 8, class: "x-handle", "data-id": "number" }),
+    h("svg:rect", { x: x(now) - 22, y: floor - 10, width: 44, height: 34, fill: "transparent" })),
   "number", { label: "the number, as a power of ten", now, low: LOW, high: HIGH, said: facts.exact[0],
-    move: (by, start) => start + by / wide * (HIGH - LOW), step: (by) => now + by / 4,
+    move: (by, from) => from + by / wide * (HIGH - LOW), step: (by) => now + by / 4,
     set: (to) => set({ number: sign + Number((10 ** to).toPrecision(2)) }) });
   const old = before && x(place(before.facts.exact[0]));
-  return { floor: floor + 34, parts: [rows,
-    h("svg:path", { class: "x-frame", d: `M${left} ${floor}H${left + wide}` }),
-    [-40, -30, -20, -10, 0, 10, 20, 30].filter((k) => !narrow || k % 20 === 0).map((k) =>
-      [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }), text(x(k), floor + 28, power(k), soft)]),
-    old && h("svg:path", { class: "x-ghost", d: `M${old} 0V${floor}` }), line] };
+  return { floor: floor + 24, parts: [
+    text(SIDE, 13, "what each format reaches", { ...soft, ...start }), text(width, 13, plusOf(facts.exact[1]), { ...small, "text-anchor": "end" }),
+    h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
+    h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide}` }),
+    [-40, -20, 0, 20].map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
+      text(x(k), floor + 19, k ? raised(10, k) : "1", soft)]),
+    old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };
 }
 
-// Its bits, in three groups.
-function cells({ state, facts, width }, top) {
-  const groups = facts.formats[state.form].bits.split(" "), gap = 18;
-  const across = Math.min(17, (width - 2 * gap - 4) / groups.join("").length);
-  let at = 2;
-  return groups.map((group, g) => {
-    const from = at;
+// Write the number of a code as a reader would type it; what is not a number has none.
+function typed(form, code) {
+  const bare = code % form.sign;
+  if (bare <= form.top) return show(form, code);
+  return form.infinite && bare === form.top + 1 ? `${code >= form.sign ? "-" : ""}2^${2 ** (form.exponent - 1)}` : null;
+}
+
+// Its bits, in three groups; one presses a bit to flip it.
+function cells({ state, facts, set, width }, top) {
+  const form = FORMATS[state.form], it = facts.formats[state.form], groups = it.bits.split(" "), all = groups.join("");
+  const gap = 16, across = Math.min(30, (width - 2 * gap - 2) / all.length), code = parseInt(all, 2);
+  const unit = 2 ** form.mantissa, raw = Math.floor(code % form.sign / unit), finite = decode(form, code) !== null;
+  const means = [code >= form.sign ? "−" : "+", finite ? raised(2, Math.max(raw, 1) + 1 - 2 ** (form.exponent - 1)) : "all 1",
+    finite ? `× (${raw ? 1 : 0} + ${code % unit}/${unit})` : "all 0: infinity"];
+  let at = 1, place = all.length;
+  const boxes = groups.map((group, g) => {
+    const from = at, name = ["sign", "exponent", "mantissa"][g];
     at += group.length * across + gap;
-    return [[...group].map((bit, i) => [
-      rect(from + i * across, top, across - 1, 22, { class: "x-box", style: hue([SIGN, EXPONENTS, MANTISSA][g]) }),
-      text(from + (i + 0.5) * across - 0.5, top + 16, bit, small)]),
-    text(from, top + 38, ["sign", "exponent", "mantissa"][g], { ...soft, "text-anchor": "start" })];
+    return [[...group].map((bit, i) => {
+      const next = typed(form, code + (bit === "0" ? 1 : -1) * 2 ** --place), key = `bit ${g} ${i}`;
+      const cell = h("svg:g", { "data-key": key }, rect(from + i * across, top, across - 1, 26, { class: "x-box", rx: across < 14 ? 1 : 3, style: grey(DEPTH[g]) }),
+        text(from + (i + 0.5) * across - 0.5, top + 17, bit, small));
+      return next === null ? cell : pressable(cell, key, `Bit ${i + 1} of ${name}, ${bit}: flip it`, () => set({ number: next }));
+    }), text(from, top + 42, means[g], { ...small, ...start })];
+  });
+  return [boxes, at + 9 * it.value.length < width && text(at, top + 18, `= ${it.value}`, { ...start, class: "x-strong" })];
+}
+
+// The numbers that there are around this one, as [code, value] outwards, on one side.
+function outwards(form, code, side, most = 7) {
+  const found = [];
+  for (let next = code; found.length < most && (next = neighbours(form, next)[side]) !== null;) found.push([next, decode(form, next)]);
+  return found;
+}
+
+// Label a ruler's marks outwards from `middle`: the first is moved until it has room, and
+// the others are left out where there is none.
+function labels(form, marks, x, sign, first, middle, y, width) {
+  let edge = 4 * first.length + 6;
+  return marks.map(([code, v], n) => {
+    const words = show(form, code), half = 3.7 * words.length, free = edge + half, far = Math.abs(x(v) - middle);
+    if (n && (far < free || middle + sign * far + half > width || middle + sign * far < half)) return null;
+    const at = n ? far : Math.max(far, free);
+    edge = at + half + 8;
+    return text(Math.min(width - half, Math.max(half, middle + sign * at)), y, words, small);
   });
 }
 
-// Number and sum between the neighbours: rings are exact, arrows round.
-function between({ state, facts, width, narrow }, top) {
-  const form = FORMATS[state.form], it = facts.formats[state.form];
-  const [number, more] = ["number", "add"].map((name) => read(name, state[name]));
-  const code = encode(form, number[1], number[0]), total = add(form, code, encode(form, more[1], more[0]));
-  const ends = neighbours(form, code).map((next) => next === null ? null : decode(form, next));
-  const value = decode(form, code), [low, high] = [ends[0] ?? value, ends[1] ?? value];
-  if (value === null) return text(width / 2, top + 50, `${it.value}: the largest number is ${it.most}`, { class: "x-answer" });
-  const left = narrow ? 60 : 90, wide = width - left - 24, span = plus(high, minus(low));
-  const x = (v) => {
-    const [a, b] = times(plus(v, minus(low)), [span[1], span[0]]), part = Number(a * 100000n / b) / 1e5;
-    return left + Math.min(wide + BEYOND, Math.max(-BEYOND, wide * part));
+// A ruler with the numbers that there are. The exact number falls on its nearest mark,
+// and the exact sum rises to its own; where another is nearer, one finds by dragging.
+function ruler({ state, facts, set, width, narrow }, top) {
+  const form = FORMATS[state.form], it = facts.formats[state.form], [number, more] = ["number", "add"].map((name) => read(name, state[name]));
+  const code = encode(form, number[1], number[0]), total = decode(form, add(form, code, encode(form, more[1], more[0])));
+  const value = decode(form, code), base = top + 52, sums = base + 46, from = narrow ? 52 : SIDE, to = width - 14, middle = (from + to) / 2;
+  if (value === null) return [rect(from, base - 22, to - from, 30, { class: "x-wrong" }),
+    text(middle, base - 2, `${it.value}: the largest number is ${it.most}`, { class: "x-on-wrong" })];
+  const sides = [0, 1].map((side) => outwards(form, code, side)), next = sides[1][0] ?? sides[0][0];
+  const gap = size(plus(next[1], minus(value))), around = narrow ? 1.4 : 3, per = (to - from) / 2 / around;
+  const gaps = (v) => { // from the number's mark to v
+    const [a, b] = times(plus(v, minus(value)), [gap[1], gap[0]]);
+    return Number(a * 100000n / b) / 1e5;
   };
-  const lane = (y, label, exact, rounded, about) => {
-    const from = x(exact), to = rounded ? x(rounded) : left + wide + BEYOND;
-    return [text(2, y + 4, label, { ...small, "text-anchor": "start" }), h("svg:g", { class: about },
-      Math.abs(to - from) > 1 && h("svg:path", { class: "x-arrow", d: `M${from} ${y}H${to}` }),
-      h("svg:circle", { cx: to, cy: y, r: 5, class: "x-handle" }),
-      h("svg:circle", { cx: from, cy: y, r: 7, class: "x-frame" }))];
-  };
-  const exact = signed(number);
-  const mark = (v, words, anchor, by, down) => v && [
-    h("svg:path", { class: "x-frame", d: `M${x(v)} ${top + 20}V${top + 84}` }),
-    text(x(v) + by, top + down, words, { class: by ? "x-small" : "x-small x-strong", "text-anchor": anchor })];
+  const x = (v) => middle + per * Math.min(around, Math.max(-around, gaps(v)));
+  const inside = sides.map((side) => side.filter(([, v]) => Math.abs(gaps(v)) < around + 0.01));
+  const exact = signed(number), sum = plus(exact, signed(more)), far = Math.abs(gaps(sum)), right = gaps(sum) > 0 ? 1 : -1;
+  // Half a gap above the largest number begins infinity, in formats that have it.
+  const [last, former] = [form.top, form.top - 1].map((code) => decode(form, code)), limit = plus(last, times(plus(last, minus(former)), [1n, 2n]));
+  const beyond = form.infinite ? [[x(limit), to, "inf"], [from, x(minus(limit)), "−inf"]].filter(([a, b]) => b - a > 1) : [];
+  const goal = total ? x(total) : beyond.length ? (beyond[0][0] + beyond[0][1]) / 2 : right > 0 ? to : from;
+  const arrow = (x1, y1, x2, y2, down) => [h("svg:path", { class: "x-arrow", d: `M${x1} ${y1}L${x2} ${y2 - 6 * down}` }),
+    h("svg:path", { class: "x-tip", d: `M${x2} ${y2}l-4 ${-7 * down}h8z` })];
+  const halves = sides.filter(([one]) => one).map(([[, v]]) => (x(v) + middle) / 2); // a sum beyond goes to another mark
+  const unit = Number(decimal(gap)), k = gap[0].toString(2).length - gap[1].toString(2).length, at = (x(value) + x(next[1])) / 2;
+  const most = around * unit, added = Math.min(most, Math.max(-most, Number(facts.exact[1])));
   return [
-    mark(ends[0], it.below, "start", -20, 100), mark(value, it.value, "middle", 0, 14), mark(ends[1], it.above, "end", 20, 100),
-    lane(top + 36, "number", exact, value, ""),
-    lane(top + 66, "sum", plus(exact, signed(more)), decode(form, total), "x-answer"),
+    text(2, top + 16, "number", { ...soft, ...start }), text(2, sums + 4, "sum", { ...soft, ...start }),
+    h("svg:path", { d: `M${from} ${base}H${to}`, style: "stroke: var(--x-ink); stroke-width: 1.5" }),
+    [value, ...inside.flat().map(([, v]) => v)].map((v) => h("svg:path", { d: `M${x(v)} ${base - 10}V${base}`, style: "stroke: var(--x-ink); stroke-width: 1.5" })),
+    Math.abs(x(next[1]) - x(value)) > 40 && text(at, base - 5, `gap ${raised(2, k)}`, soft),
+    beyond.map(([a, b, words]) => [rect(a, base - 18, b - a, 18, { class: "x-wrong" }), b - a > 30 && text((a + b) / 2, base - 5, words, { class: "x-small x-on-wrong" })]),
+    text(middle, base + 17, it.value, { class: "x-small x-strong" }),
+    labels(form, inside[0], x, -1, it.value, middle, base + 17, width), labels(form, inside[1], x, 1, it.value, middle, base + 17, width),
+    arrow(x(exact), top + 18, x(value), base - 12, 1), h("svg:circle", { cx: x(exact), cy: top + 12, r: 6, class: "x-open" }),
+    x(exact) + 7 * facts.exact[0].length < to ? text(x(exact) + 12, top + 16, facts.exact[0], { ...small, ...start })
+      : text(x(exact) - 12, top + 14, facts.exact[0], { ...small, "text-anchor": "end" }),
+    h("svg:path", { class: "x-frame", d: `M${from} ${sums}H${to}`, opacity: 0.5 }), [...halves].map((at) => h("svg:path", { class: "x-frame", d: `M${at} ${sums - 9}v18`, "stroke-dasharray": "3 3" })),
+    h("svg:g.x-answer", {}, arrow(x(sum), sums - 7, goal, base + 24, -1)),
+    far > around && text(x(sum) + 6 * right, sums + 18, far < 1e6 ? `${Math.round(far)} gaps away` : "far away", { ...small, "text-anchor": right > 0 ? "end" : "start" }),
+    draggable(h("svg:g", {}, h("svg:circle", { cx: x(sum), cy: sums, r: 7, class: "x-handle", "data-id": "sum" }),
+      h("svg:rect", { x: x(sum) - 22, y: sums - 16, width: 44, height: 36, fill: "transparent" })),
+    "sum", { label: "what is added, on the ruler", now: added, low: -most, high: most, said: facts.exact[1],
+      move: (by, from) => from + by / per * unit, step: (by) => added + by * unit / 10,
+      set: (to) => set({ add: String(Number(to.toPrecision(3))) }) }),
+    h("svg:text", { x: middle, y: sums + 33, "text-anchor": "middle" }, narrow ? facts.exact[2] : `${facts.exact[0]} ${plusOf(facts.exact[1])} = ${facts.exact[2]}`,
+      h("svg:tspan.x-answer", {}, ", rounded to ", h("svg:tspan.x-strong", {}, it.sum))),
   ];
 }
 
 function draw(view) {
-  const { facts, width } = view, { floor, parts } = ranges(view), chosen = FORMATS[view.state.form];
+  const { facts, width, state } = view, { floor, parts } = ranges(view), { label } = FORMATS[state.form];
+  const it = facts.formats[state.form], heading = (y, words) => text(2, y, words, { ...start, class: "x-strong" });
   return {
-    picture: picture(width, floor + 172, "", parts,
-      text(2, floor + 16, `${chosen.label}: ${chosen.exponent} bits of exponent, ${chosen.mantissa} of mantissa`, { "text-anchor": "start", class: "x-strong" }),
-      cells(view, floor + 24), between(view, floor + 66)),
+    picture: picture(width, floor + 235, "", parts,
+      heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 24),
+      heading(floor + 92, "Its neighbours. Drag the sum:"), ruler(view, floor + 100)),
     below: [
-      h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. Bars are what a format reaches; a dashed part "
-        + "holds subnormal numbers, which have fewer bits the smaller they are. Below, rings are exact, and dots are what they are "
-        + "rounded to. tf32 is float32 on its way into a product on some GPUs; sums of fp8 are float32's, rounded."),
+      h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
+        + "fewer bits the smaller they are. Beyond a dashed mark of the ruler, the sum goes to another number. "
+        + "tf32 is float32 on its way into a product on some GPUs; sums of fp8 are float32's, rounded."),
       table("All six formats", ["format", "bits", "next below", "the number", "next above", "error", "sum", "smallest", "largest"],
         KEYS.map((key) => {
           const it = facts.formats[key];

@@ -1,14 +1,12 @@
 // Pipeline schedules: who works when. Mirrors sums.py and schedules.py.
 
-import { h, picture, rect, text, rankColor, table, whole, draggable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, hatched, table, whole, draggable, explorable } from "../kit/kit.js";
 import { MOST, WORDS } from "./figure.py";
+import { DEPTH } from "./picture.py";
 import { NAMES } from "./schedules.py";
 
 const range = (n) => [...Array(n).keys()];
 const perRank = (name, v) => name.startsWith("Interleaved") ? v : name === "ZBVZeroBubble" ? 2 : 1;
-
-const stagesOf = (name, ranks, v) => range(ranks).map((r) =>
-  name === "ZBVZeroBubble" ? [r, 2 * ranks - 1 - r] : range(v).map((i) => i * ranks + r));
 
 function gpipe(ranks, count, r) {
   return ["F", "B"].flatMap((kind) => range(count).map((i) => [kind, i, r]));
@@ -83,6 +81,13 @@ function writeOrders(name, ranks, count, v) {
       ? zbv(ranks, count, r) : interleaved(name === "InterleavedZeroBubble", ranks, count, v, r));
 }
 
+// What a piece of work waits for, or null.
+function needOf([kind, i, stage], last) {
+  if (kind === "F") return stage ? ["F", i, stage - 1] : null;
+  if (kind === "W") return ["I", i, stage];
+  return stage === last ? ["F", i, stage] : [kind, i, stage + 1];
+}
+
 // Start each piece of work as soon as its rank and its input are ready.
 function timetable(orders, times, last) {
   const done = {}, free = orders.map(() => 0), next = orders.map(() => 0);
@@ -90,9 +95,7 @@ function timetable(orders, times, last) {
   const left = () => orders.some((order, r) => next[r] < order.length);
   while (left()) orders.forEach((order, rank) => {
     for (; next[rank] < order.length; next[rank]++) {
-      const [kind, i, stage] = order[next[rank]];
-      const need = kind === "F" ? stage ? ["F", i, stage - 1] : null
-        : kind === "W" ? ["I", i, stage] : stage === last ? ["F", i, stage] : [kind, i, stage + 1];
+      const [kind, i, stage] = order[next[rank]], need = needOf(order[next[rank]], last);
       if (need && done[need] === undefined) return;
       const start = Math.max(free[rank], need ? done[need] : 0), end = start + times[kind];
       rows[rank].push([kind, i, stage, start, end]);
@@ -115,13 +118,21 @@ function idleShare(name, ranks, count, v, [F, I, W]) {
   return { formula, idle: idle / (v * count * (F + I + W) + idle) };
 }
 
+// How the activations that a rank holds change, as [time, by] in the order of time.
+const changes = (row) => row.flatMap(([kind, , , start, end]) =>
+  kind === "I" ? [] : [kind === "F" ? [start, 1] : [end, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+const heldAt = (row, time) => changes(row).reduce((held, [at, by]) => held + (at <= time ? by : 0), 0);
+
 function peakHeld(row) {
   let now = 0;
-  return Math.max(...row.map(([kind]) => now += { F: 1, B: -1, I: 0, W: -1 }[kind]));
+  return Math.max(...changes(row).map(([, by]) => now += by));
 }
 
-const heldAt = (row, time) => row.filter((w) => w[0] === "F" && w[3] <= time).length
-  - row.filter((w) => "BW".includes(w[0]) && w[4] <= time).length;
+// The rank of each stage.
+const ranksOf = (rows) => rows.reduce((ranks, row, rank) => {
+  for (const work of row) ranks[work[2]] = rank;
+  return ranks;
+}, []);
 
 function say(row, time, rankOf, v) {
   const work = row.find((w) => time < w[4]);
@@ -143,7 +154,7 @@ function beside({ against, ...state }) {
   if (!Object.hasOwn(shown, against))
     throw Error(`against is ${against}: there are ${Object.keys(shown).join(", ")}`);
   try {
-    const { rows, ticks, peaks, length, work } = compute({ ...state, schedule: against, step: 0, against: "" });
+    const { rows, ticks, peaks, length, work } = compute({ ...state, schedule: against });
     return { rows, ticks, peaks, end: Math.round(length * ticks), work: Math.round(work * ticks) };
   } catch {
     return null;
@@ -164,9 +175,7 @@ export function compute({ against = "", ...state }) {
   const span = Math.max(...rows.map((row) => row.at(-1)[4] - row[0][3]));
   const moments = [...new Set(rows.flat().flatMap((w) => [w[3], w[4]]))].sort((a, b) => a - b);
   const time = moments[Math.min(state.step, moments.length - 1)];
-  const rankOf = [];
-  stagesOf(schedule, num_ranks, v).forEach((found, r) => found.forEach((s) => { rankOf[s] = r; }));
-  const hops = rankOf.filter((r, s) => s && r !== rankOf[s - 1]).length;
+  const rankOf = ranksOf(rows), hops = rankOf.filter((r, s) => s && r !== rankOf[s - 1]).length;
   const now = rows.map((row) => say(row, time, rankOf, v));
   const working = rows.flat().filter(([, , , start, end]) => start <= time && time < end).length;
   const peaks = rows.map(peakHeld), most = inUnits(Math.max(...peaks), v);
@@ -203,127 +212,157 @@ const fields = [
   { name: "step", label: "Moment", kind: "step", max: (f) => f.moments.length - 1 },
 ];
 
-const LEFT = 52, HELD = 46, HEAD = 20, ROWS = 160; // px
+const TOP = 24, LANES = 144, HIGH = TOP + LANES + 2; // px: heading, lanes, both
+const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
+const piece = (x, y, width, height, hue, kind, more = {}) => rect(x, y, width, height, { class: "x-box", rx: 2,
+  "stroke-dasharray": kind === "W" ? "3 2" : null, ...more, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%` });
+const red = (x, y, width, height, more) => rect(x, y, width, height, { class: "x-wait", rx: 0, style: "stroke: none", ...more });
+const bar = (x, y, width, more) => rect(x, y, width, 3, { rx: 0, style: "fill: var(--x-ink)", ...more });
+const share = (part) => percent(Math.round(part * 1e6), 1e6).replaceAll(" ", "\u00a0");
 
-// Draw one schedule: a box for each piece of work, on ground that shows what is idle.
-// `scale` is px per unit; what runs at `time`, in ticks, is framed.
-function grid(rows, ticks, end, [name, rest], { y: top, scale: unit, peaks, most, time = null, id }) {
-  const scale = unit / ticks, pitch = Math.min(38, (ROWS - HEAD) / rows.length), high = pitch - 4;
-  const parts = [h("svg:text", { x: 0, y: top + 13, class: "x-small" }, name, h("svg:tspan.x-answer", {}, rest))];
-  rows.forEach((row, rank) => {
-    const y = top + HEAD + rank * pitch, hue = `--hue: ${rankColor(rank)}`;
-    parts.push(text(0, y + high / 2 + 4, `rank ${rank}`, { "text-anchor": "start", class: "x-small" }),
-      rect(LEFT, y, end * scale, high, { class: "x-wait x-answer", rx: 0, "data-id": `${id} idle ${rank}` }));
-    for (const [kind, i, stage, start, stop] of row) {
-      const x = LEFT + start * scale, width = (stop - start) * scale;
-      const on = time !== null && start <= time && time < stop;
-      const fill = { F: 14, W: 2 }[kind] ?? 40; // keeps 4.5:1 contrast, light and dark
-      const words = width >= (i > 9 ? 26 : 19) ? kind + i : width >= (i > 9 ? 16 : 9) ? i : "";
-      const key = `${id} ${rank} ${kind} ${i} ${stage}`;
-      parts.push(h("svg:g", { class: "x-work" }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
-        rect(x, y, width, high, { class: on ? "x-box x-chosen" : "x-box", rx: 2, "data-id": key,
-          style: `${hue}; fill: color-mix(in srgb, var(--hue) ${fill}%, var(--x-ground))`,
-          "stroke-dasharray": kind === "W" && !on ? "3 2" : null }),
-        stage >= rows.length && rect(x, y, width, 3, { style: "fill: var(--x-ink)", "data-id": `bar ${key}` }),
-        words !== "" && high > 11 && text(x + width / 2, y + high / 2 + 4, words, { class: "x-tiny", "data-id": `t ${key}` })));
-    }
-    const far = LEFT + end * scale;
-    parts.push(rect(most.x, y + 2, Math.max(1, peaks[rank] / ticks * most.each), high - 4,
-      { class: "x-box", style: hue, "data-id": `${id} held ${rank}` }),
-    far < most.x - 4 && h("svg:path", { class: "x-frame", d: `M${far} ${y}v${high}` }));
+// Draw a schedule: for each rank a lane of work and waiting, and below it what the rank
+// holds. Return it with `thread`, which draws what a piece of work waited for. `scale` is
+// px per unit; `time` is the moment, in ticks.
+function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most, time, narrow }) {
+  const x = (at) => left + at * scale / ticks, pitch = Math.min(36, LANES / rows.length), home = ranksOf(rows);
+  const high = Math.round(pitch * 0.58), low = Math.floor(pitch * 0.3), spots = {};
+  const digits = `${rows.flat().at(-1)?.[1]}`.length; // of all its numbers, so that all have room or none
+  const parts = rows.map((row, rank) => {
+    const y = top + TOP + rank * pitch, hue = rankColor(rank), foot = y + high + low;
+    let free = 0, held = 0;
+    const waits = [...row, [, , , end]].map(([, , , start, stop], n) => {
+      const from = free;
+      free = stop;
+      return (start - from) * scale > ticks / 2 && h("svg:g", {}, h("svg:title", {}, `rank ${rank}: ${say(row, from, home, ticks)}`),
+        red(x(from), y, x(start) - x(from), high, { "data-id": `${id} idle ${rank} ${n}` }));
+    });
+    const works = row.map(([kind, i, stage, start, stop]) => {
+      const wide = x(stop) - x(start), middle = (x(start) + x(stop)) / 2, key = `${id} ${rank} ${kind} ${i} ${stage}`;
+      const words = wide > 13 + 7 * digits ? kind + i : wide > 0.5 + 7 * digits ? `${i}` : "";
+      spots[[kind, i, stage]] = { rank, x: middle, y, key };
+      return h("svg:g.x-work", { "data-batch": i }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
+        piece(x(start), y, wide, high, hue, kind, { class: `x-box${start <= time && time < stop ? " x-chosen" : ""}`, "data-id": key, ...wide < 8 && { rx: 0, "stroke-width": 0.4 } }),
+        stage >= rows.length && bar(x(start), y, wide, { "data-id": `bar ${key}` }),
+        words && text(middle, y + high / 2 + 4, words, { ...fine, "data-id": `t ${key}` }));
+    });
+    const stairs = changes(row).map(([at, by]) => `H${x(at)}V${foot - low * (held += by) / most / ticks}`);
+    return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works,
+      h("svg:path", { d: `M${left} ${foot}${stairs.join("")}`, style: `fill: ${hue}; opacity: 0.55` }),
+      rect(x(time), foot - low, Math.max(0, x(end) - x(time)), low, { rx: 0, style: "fill: var(--x-ground); opacity: 0.5", "data-id": `${id} later ${rank}` }),
+      h("svg:path", { class: "x-frame", d: `M${left} ${foot}H${x(end)}` }),
+      text(width, foot - low / 2 + 4, inUnits(peaks[rank], ticks), ends)];
   });
-  return parts;
+  // What was sent lies hatched where it arrived; a red thread is of what has not been sent.
+  const thread = (work, sent = work[3] <= time) => {
+    const need = needOf(work, home.length - 1), to = spots[work.slice(0, 3)], from = spots[need];
+    if (!from || from.rank === to.rank) return [];
+    const [y1, y2, by] = from.rank < to.rank ? [from.y + high, to.y, -5] : [from.y, to.y + high, 5];
+    return [h("svg:path.x-arrow", { d: `M${from.x} ${y1}L${to.x} ${y2}`, style: sent ? null : "stroke: var(--x-red); stroke-dasharray: 4 3" }),
+      sent && hatched(to.x - 5, y2 + by - 5, 10, 10, rankColor(from.rank), { rx: 2, "data-id": `sent ${to.key}`, "data-from": from.key })];
+  };
+  return { parts, thread };
 }
 
-// Write a part, in ticks, as a share of the total.
-const share = (part, total) =>
-  percent(Math.round(part), Math.round(total)).replaceAll(" ", "\u00a0");
+// Name what the marks mean, in one line or, on a phone, in two.
+function legend(grids, y, width) {
+  const soft = "var(--x-soft)", all = grids.flatMap(({ rows }) => rows.flat().flatMap(([kind, , stage]) => [kind, stage >= rows.length]));
+  const marks = Object.entries(WORDS).map(([kind, words]) => [kind, words, (x, y) => piece(x, y, 14, 12, soft, kind)]);
+  let x = 0;
+  return [...marks, [true, "later stage", (x, y) => bar(x, y + 4, 14)], ["F", "waits", (x, y) => red(x, y, 14, 12)],
+    ["F", "held", (x, y) => h("svg:path", { d: `M${x} ${y + 12}v-6h7v-5h7v11z`, style: `fill: ${soft}` })],
+  ].filter(([kind]) => all.includes(kind)).map(([, words, mark]) => {
+    const wide = 27 + 6.7 * words.length, from = x + wide > width + 8 ? 0 : x;
+    if (from < x) y += 18;
+    x = from + wide;
+    return [mark(from, y), text(from + 18, y + 11, words, starts)];
+  });
+}
 
 function others(state) {
-  const rows = NAMES.map((name) => {
-    const label = name === state.schedule ? h("strong", {}, shown[name]) : shown[name];
+  const rows = NAMES.map((schedule) => {
     try {
-      const { length, work, ticks, idle_within: within, peak, messages } =
-        compute({ ...state, schedule: name, step: 0 });
-      return [label, inUnits(length, 1), share((length - work) * ticks, length * ticks),
-        share(within * work / (1 - within) * ticks, work / (1 - within) * ticks),
-        inUnits(peak, 1), messages];
+      const { length, idle, peak, messages } = compute({ ...state, schedule });
+      return [shown[schedule], inUnits(length, 1), share(idle), inUnits(peak, 1), messages];
     } catch {
-      return [label, "refused", "", "", "", ""];
+      return [shown[schedule], "refused", "", "", ""];
     }
   });
-  return table(`All five with these numbers, the interleaved ones with ${state.stages_per_rank} `
-    + "per rank", ["schedule", "units per step", "idle", "idle within", "micro-batches held",
-    "messages"], rows);
+  return table(`All five with these numbers, the interleaved ones with ${state.stages_per_rank} per rank`,
+    ["schedule", "units per step", "idle", "micro-batches held", "messages"], rows);
 }
 
-function draw({ state, facts, before, set, measured, width }) {
-  const { rows, ticks, moments, time, peaks, law, other } = facts, end = moments.at(-1);
-  const split = state.schedule.endsWith("ZeroBubble"), real = measured?.rows;
-  const last = (rows, ticks) => Math.max(...rows.map((row) => row.at(-1)[4])) / ticks;
-  const second = real ? { rows: real, ticks, peaks, words: ["measured on live ranks, in the same units", ""] }
-    : other?.rows && { ...other, words: [shown[state.against], `: ${share(other.end - other.work, other.end)} idle, red`] };
-  const until = Math.max(facts.length, second ? last(second.rows, second.ticks) : 0, before?.facts.length ?? 0);
-  const right = width - HELD, scale = (right - LEFT - 8) / until, x = (units) => LEFT + units * scale;
-  const most = { x: right, each: (HELD - 2) / state.num_microbatches }, at = moments.indexOf(time);
-  const bottom = 2 * ROWS + 12, step = (units) => Math.max(0, moments.findLastIndex((t) => t / ticks <= units + 1e-9));
-  const box = picture(width, bottom + 26, "",
-    text(width, 13, "memory", { "text-anchor": "end", class: "x-small x-soft" }),
-    grid(rows, ticks, end, [shown[state.schedule], `: ${share(end - facts.work * ticks, end)} idle, red`],
-      { y: 0, scale, peaks, most, time, id: "a" }),
-    second ? grid(second.rows, second.ticks, Math.max(...second.rows.map((row) => row.at(-1)[4])), second.words,
-      { y: ROWS + 8, scale, peaks: second.peaks, most, id: "b" })
-      : text(0, ROWS + 24, state.against ? `${shown[state.against]}: torch refuses these numbers` : "",
-        { "text-anchor": "start", class: "x-small" }),
-    before && h("svg:path", { class: "x-ghost", d: `M${x(before.facts.length)} ${HEAD}V${ROWS}` }),
-    h("svg:path", { class: "x-frame", d: `M${LEFT} ${bottom}H${right - 8}` }),
-    [0, 0.5, 1].map((part, i) => text(x(part * until), bottom + 16, inUnits(part * until, 1),
-      { "text-anchor": ["start", "middle", "end"][i], class: "x-small" })),
-    draggable(h("svg:g", {},
-      h("svg:path", { d: `M${x(time / ticks)} ${HEAD}V${ROWS}m0 ${8 + HEAD}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
-      h("svg:circle", { cx: x(time / ticks), cy: bottom, r: 7, class: "x-handle" }),
-      h("svg:rect", { x: x(time / ticks) - 22, y: bottom - 20, width: 44, height: 44, fill: "transparent" })),
-    "moment", { label: "Moment, the line", now: at, low: 0, high: moments.length - 1,
-      said: `time ${inUnits(time, ticks)}`, move: (by, start) => step(moments[start] / ticks + by / scale),
-      step: (by) => at + by, set: (step) => set({ step }) }));
-  box.firstChild.addEventListener("click", (event) => {
-    const side = box.firstChild.getBoundingClientRect(), drawn = width / side.width;
-    const y = (event.clientY - side.top) * drawn;
-    if (y > HEAD && y < bottom && !event.target.closest(".x-drag"))
-      set({ step: step(((event.clientX - side.left) * drawn - LEFT) / scale) });
+function draw({ state, facts, before, set, measured, width, narrow }) {
+  const { rows, ticks, moments, time, peaks, law, other } = facts, real = measured?.rows, M = state.num_microbatches, units = time / ticks;
+  const grids = [{ rows, ticks, peaks, end: moments.at(-1), name: shown[state.schedule], said: `: idle ${share(facts.idle)}` }];
+  if (real) grids.push({ ...grids[0], rows: real, end: Math.max(...real.flat().map((w) => w[4])), name: "Measured on live ranks", said: "" });
+  else if (state.against) grids.push({ rows: [], peaks: [], ticks, end: 0, ...other, name: shown[state.against],
+    said: other ? `: idle ${share(1 - other.work / other.end)}` : ": torch refuses these numbers" });
+  const until = Math.max(before?.facts.length ?? 0, ...grids.map(({ end, ticks }) => end / ticks));
+  const left = narrow ? 12 : 50, scale = (width - left - (narrow ? 28 : 46)) / until, x = (at) => left + at * scale;
+  const most = Math.max(...grids.map(({ peaks, ticks }) => Math.max(...peaks) / ticks));
+  const drawn = grids.map((grid, n) => lanes(grid, { id: "ab"[n], top: n * HIGH, left, scale, width, most, narrow,
+    time: units * grid.ticks }));
+  const now = x(units), edge = x(facts.length) + 6, foot = 2 * HIGH + 4, way = h("svg:g");
+  // The threads of the pieces of work that a test picks out of a rank's row.
+  const threads = (pick, sent) => grids.flatMap(({ rows, ticks }, n) => rows.flatMap((row) => pick(row, units * ticks)).flatMap((work) => drawn[n].thread(work, sent)));
+  const step = (at) => Math.max(0, moments.findLastIndex((t) => t / ticks <= at + 1e-9));
+  const stage = picture(width, foot + (narrow ? 62 : 22), "",
+    grids.map(({ name, said }, n) => h("svg:text", { x: 0, y: n * HIGH + 15 }, h("svg:tspan.x-strong", {}, name), said)),
+    text(width, 14, narrow ? "held" : "micro-batches held, at most", ends), drawn.map(({ parts }) => parts),
+    before && h("svg:path.x-ghost", { d: `M${x(before.facts.length)} ${TOP - 4}V${TOP + LANES}` }),
+    h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), text(x(until), foot + 17, `${inUnits(until, 1)} units`, ends),
+    legend(grids, foot + (narrow ? 26 : 6), narrow ? width : x(until) - 60),
+    h("svg:g", { "pointer-events": "none" },
+      h("svg:path", { d: `M${now} ${TOP - 3}V${HIGH}m0 ${TOP - 3}V${foot}`, "data-id": "line", stroke: "var(--x-ink)", "stroke-width": 2 }), threads((row, time) => row.filter((w) => time < w[4]).slice(0, 1)), way),
+    draggable(h("svg:g", {}, h("svg:circle.x-handle", { cx: now, cy: foot, r: 7, "data-id": "knob" }),
+      h("svg:rect", { x: now - 22, y: foot - 20, width: 44, height: 44, fill: "transparent" })),
+    "moment", { label: "Moment, the line", now: moments.indexOf(time), low: 0, high: moments.length - 1, said: `time ${inUnits(time, ticks)}`,
+      move: (by, start) => step(moments[start] / ticks + by / scale), step: (by) => moments.indexOf(time) + by, set: (step) => set({ step }) }),
+    draggable(h("svg:g", {}, rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
+      h("svg:rect", { x: edge - 14, y: TOP, width: 28, height: LANES, fill: "transparent" })),
+    "edge", { label: "Micro-batches, the right edge", now: M, low: 1, high: MOST.num_microbatches,
+      move: (by, start) => start + Math.round(by / 24), step: (by) => M + by, set: (n) => set({ num_microbatches: n }) }));
+  const svg = stage.firstChild;
+  svg.addEventListener("click", (event) => {
+    const { x, y } = svg.getBoundingClientRect(), high = event.clientY - y;
+    if (high > TOP && high < foot && !event.target.closest(".x-drag")) set({ step: step((event.clientX - x - left) / scale) });
+  });
+  svg.addEventListener("pointerover", (event) => { // the way of a micro-batch through all stages
+    const i = event.target.closest(".x-work")?.dataset.batch;
+    way.replaceChildren(...threads((row) => row.filter((w) => w[1] == i), true));
   });
   return {
-    picture: box,
+    picture: stage,
     below: [
-      h("p", {}, `F, pale: forward. ${split ? "I, filled: input gradient. W, dashed: weight gradients"
-        : "B, filled: backward"}.`
-        + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
-        + " The number is the micro-batch. Red: a rank is idle. Memory: the activations that a rank "
-        + "holds at most. Drag the line to choose a moment. Dashed: the end before your last change."),
-      table(`At time ${inUnits(time, ticks)} of ${inUnits(end, ticks)}`,
+      h("p", {}, "The number is the micro-batch. Press one, or drag the line: threads lead from what a rank waited for, "
+        + "red ones from what it still waits for. Dashed: the end before your last change."),
+      table(`At time ${inUnits(time, ticks)} of ${inUnits(moments.at(-1), ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],
-        rows.map((_, r) => [h("span", {}, `rank\u00a0${r}`), facts.now[r], facts.held[r], peaks[r]])),
-      h("p", {}, `Idle: ${share(end - facts.work * ticks, end)}`, law ? ` = ${law.formula}, with `
-        + `R = ${state.num_ranks} ranks, M = ${state.num_microbatches} micro-batches, `
-        + `v = ${ticks} per rank${law.formula[0] === "x" ? " and F, I, W as chosen" : ""}.`
-        : ". (No short formula holds here.)"),
+        rows.map((_, r) => [`rank\u00a0${r}`, facts.now[r], facts.held[r], peaks[r]])),
+      h("p", {}, `Idle: ${share(facts.idle)}`, law ? ` = ${law.formula}, with R = ${state.num_ranks} ranks, `
+        + `M = ${M} micro-batches and v = ${ticks} per rank.` : "."),
       others(state),
-      h("p", {}, "Idle within: from a rank's own first work to its own last, of the rank that "
-        + "takes longest. Held: activations of micro-batches through a rank's whole share."),
     ],
   };
 }
 
-// The idle share, among what one might think that it is.
-const idle = ({ facts }) => Math.round(100 * facts.idle);
-const guesses = (view) => [...new Set([idle(view), Math.round(idle(view) / 4),
-  Math.min(95, idle(view) * 2 + 5), 15])].slice(0, 3).sort((a, b) => a - b);
+// Ask for the idle share with twice the micro-batches, or with a number that torch takes.
+function instead({ state, facts }) {
+  const now = state.num_microbatches;
+  for (const count of [2 * now, now >> 1, now + 1, now - 1]) try {
+    return { count, ...compute({ ...state, num_microbatches: count }) };
+  } catch { /* it does not fit, or torch refuses it */ }
+  return { count: now, ...facts };
+}
+const idle = (facts) => Math.round(100 * facts.idle);
+const guesses = (view) => [...new Set([idle(instead(view)), idle(view.facts), idle(view.facts) >> 1,
+  idle(view.facts) + 20])].slice(0, 3).sort((a, b) => a - b);
+const spell = ({ length, work }) => `wait ${inUnits(length - work, 1)} units and work ${inUnits(work, 1)}`;
 const ask = {
-  question: ({ state }) => `${shown[state.schedule]}, ${state.num_ranks} ranks, ${state.num_microbatches} micro-batches. `
-    + "What share of the time is a rank idle?",
+  question: (view) => `Ranks wait ${idle(view.facts)} % of this step, red. How much is it with ${instead(view).count} micro-batches?`,
   options: (view) => guesses(view).map((part) => `${part} %`),
-  answer: (view) => guesses(view).indexOf(idle(view)),
-  because: "It is the red part of the picture.",
+  answer: (view) => guesses(view).indexOf(idle(instead(view))),
+  because: (view) => `Then they ${spell(instead(view))}; now they ${spell(view.facts)}.`,
 };
 
 export default explorable({

@@ -7,16 +7,20 @@ from allranks.base.picture import Picture, table
 from allranks.base.svg import (
     PHONE,
     RANK_COLORS,
+    WAITING,
     document,
     either,
     figure,
-    red,
     write,
 )
 from allranks.topics.pipelines.sums import Work, bubble
 
 LEFT, ROW, BOX = 52, 32, 26  # labels, row to row, box; in SVG units
-SHARE = 44  # at the right: "100 %"
+NARROW_LEFT = 16  # on a phone, where a label is the rank's number
+SHARE = 42  # at the right: "100 %"
+# How deep a rank's colour is, in %, by kind of work. Digits in the page's ink keep a
+# contrast of 4.5:1 on each, light and dark.
+DEPTH = {"F": 14, "B": 38, "I": 38, "W": 26}
 ROOM = 560  # for a schedule in a column
 _PRIME = "'"
 _SVG = re.compile("<svg.*?</svg>", re.DOTALL)
@@ -52,7 +56,7 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
             said.append(f"{work.kind}{work.microbatch}{prime}")
         share = f"{100 * busy / unit / length:.0f} %"
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
-    legend = "faint: forward; strong: backward; red: waits; right: share at work"
+    legend = "left: rank; digits: micro-batches; faint: forward; strong: backward"
     lines.append("(n) is idle time, in forward passes")
     later = "second stage" if _stages(works) <= 2 * num_ranks else "later stages"
     if any(work.kind == "W" for work in works):
@@ -60,11 +64,11 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     if any(work.stage >= num_ranks for work in works):
         lines[-1] += f"; ' marks a rank's {later}"
         legend += f"; bar: {later}"
+    legend += "; red: waits; right: share at work"
     text = "\n".join(lines)
-    wide, narrow = (
-        _lanes(works, begin, length, unit, room, text)
-        for room in (ROOM, PHONE - LEFT - SHARE)
-    )
+    wide = _lanes(works, begin, length, unit, (LEFT, ROOM), text)
+    room = PHONE - NARROW_LEFT - SHARE
+    narrow = _lanes(works, begin, length, unit, (NARROW_LEFT, room), text)
     return Picture(figure(title, either(wide, narrow), legend), text)
 
 
@@ -78,41 +82,54 @@ def _lanes(
     begin: float,
     length: float,
     unit: float,
-    room: float,
+    columns: tuple[float, float],
     label: str,
 ) -> str:
-    """Draw a lane per rank, at most ``room`` wide; a number stands where it fits."""
-    num_ranks, parts = 1 + max(work.rank for work in works), []
-    scale = min(26.0, room / length)
+    """Draw a lane per rank; a number stands where it fits.
+
+    Args:
+        columns: the widths of the labels and, at most, of the lanes.
+    """
+    num_ranks, parts, (left, room) = 1 + max(work.rank for work in works), [], columns
+    scale, wide = min(26.0, room / length), left == LEFT
+
+    # Ends are rounded, and not widths, so that neighbours touch.
+    def place(time: float) -> int:
+        return round(left + (time - begin) / unit * scale)
+
     for rank in range(num_ranks):
         y, color = rank * ROW, RANK_COLORS[rank % len(RANK_COLORS)]
-        parts.append(write(0, y + 18, f"rank {rank}", "start", size=13))
-        parts.append(
-            f'<path d="M{LEFT} {y + BOX + 2.5}h{length * scale:.1f}" '
-            'stroke="currentColor" stroke-opacity="0.25"/>'
-        )
+        name = f"rank {rank}" if wide else str(rank)
+        parts.append(write(0, y + 18, name, "start", size=13))
         mine = _of(rank, works)
-        parts.append(red(LEFT, y, round(length * scale), BOX))
+        free = [begin, *(work.end for work in mine)]
+        busy = [*(work.start for work in mine), begin + length * unit]
+        for start, end in zip(free, busy, strict=True):
+            # Recorded times have small gaps.
+            if (width := place(end) - place(start)) > 2:
+                parts.append(_box(place(start), y, width, WAITING, 30))
         for work in mine:
-            # Both ends are rounded, and not the width, so that neighbours touch.
-            x = round(LEFT + (work.start - begin) / unit * scale)
-            width = round(LEFT + (work.end - begin) / unit * scale) - x
-            opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
-            style = f"fill:{color};fill-opacity:{opacity};stroke:{color}"
-            style += ";stroke-dasharray:3 2" if work.kind == "W" else ""
-            size = f'width="{width}" height="{BOX}"'
-            parts.append(f'<rect x="{x}" y="{y}" {size} style="{style}"/>')
+            x, width = place(work.start), place(work.end) - place(work.start)
+            more = f";stroke:{color}" + ";stroke-dasharray:3 2" * (work.kind == "W")
+            parts.append(_box(x, y, width, color, DEPTH[work.kind], more))
             if work.stage >= num_ranks:
                 size = f'width="{width}" height="4"'
                 parts.append(f'<rect x="{x}" y="{y}" {size} fill="currentColor"/>')
             number = str(work.microbatch)
             if 8 * len(number) < width:
-                parts.append(write(x + width / 2, y + 19, number, size=13))
-        busy = sum(work.end - work.start for work in mine)
-        share = f"{100 * busy / unit / length:.0f} %"
-        right = LEFT + room + SHARE
-        parts.append(write(right, y + 18, share, "end", size=13))
-    return document(LEFT + room + SHARE, num_ranks * ROW, label, parts, top=-2)
+                parts.append(
+                    write(x + width / 2, y + 18, number, size=12 if wide else 13)
+                )
+        worked = sum(work.end - work.start for work in mine)
+        share = f"{100 * worked / unit / length:.0f} %"
+        parts.append(write(left + room + SHARE, y + 18, share, "end", size=13))
+    return document(left + room + SHARE, num_ranks * ROW, label, parts, top=-2)
+
+
+def _box(x: int, y: int, width: int, color: str, depth: int, more: str = "") -> str:
+    """Return a box of a lane, filled as deep as its kind of work."""
+    size = f'x="{x}" y="{y}" width="{width}" height="{BOX}"'
+    return f'<rect {size} style="fill:{color};fill-opacity:{depth / 100:g}{more}"/>'
 
 
 def _stages(works: Sequence[Work]) -> int:
@@ -247,11 +264,10 @@ def _plot(
 
 
 def _dot(x: float, y: float) -> str:
-    style = f"fill:{RANK_COLORS[0]};stroke:currentColor"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" style="{style}"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="currentColor"/>'
 
 
 def _square(x: float, y: float) -> str:
-    style = f"fill:{RANK_COLORS[1]};stroke:currentColor"
+    style = "fill:none;stroke:currentColor;stroke-width:2"
     place = f'x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10"'
     return f'<rect {place} style="{style}"/>'

@@ -1,7 +1,7 @@
 // State-dict keys under wrappers. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, pressable, code, explorable } from "../kit/kit.js";
-import { SHAPES, PREFIX, CALLS, CLASSES, MOST, API, CONSUME, PLAIN, REFUSED } from "./sums.py";
+import { SHAPES, PREFIX, CALLS, CLASSES, MOST, API, CONSUME, PLAIN, REFUSED, MATCHED } from "./sums.py";
 
 const callOf = (order) => order.reduce((inner, name) => `${CALLS[name] ?? name}(${inner})`, "net");
 
@@ -43,7 +43,7 @@ function answer(saved, loaded, strict) {
       + `${quoted(loaded.keys)}. \n\tUnexpected key(s) in state_dict: ${quoted(saved.keys)}. ` };
   }
   if (saved.values === loaded.values)
-    return { raises: false, num: 2, text: "<All keys matched successfully>" };
+    return { raises: false, num: 2, text: MATCHED };
   const lines = saved.keys.map((key, i) => {
     const size = `torch.Size([${Object.values(SHAPES)[i].join(", ")}])`;
     return `\tWhile copying the parameter named "${key}", whose dimensions in the model are `
@@ -86,18 +86,19 @@ function programs(saved, loaded, strict) {
   };
 }
 
-export function compute({ saved, loaded, strict }) {
+export function compute({ saved, loaded, strict, repaired }) {
   check(saved);
   check(loaded);
   const writer = describe(saved), reader = describe(loaded);
-  const found = answer(writer, reader, strict);
-  const values = { Tensor: "whole tensors", DTensor: "DTensors, each rank's part" };
-  const ending = found.raises ? "torch raises an error" : found.num ? "It loads"
+  const first = answer(writer, reader, strict), mended = repaired && !first.num;
+  const found = mended ? { raises: false, num: Object.keys(SHAPES).length, text: MATCHED } : first;
+  const values = { Tensor: "", DTensor: " (DTensors)" };
+  const ending = mended ? "Once repaired, it loads" : found.raises ? "torch raises an error" : found.num ? "It loads"
     : "No error, and nothing is loaded: the weights stay as they were";
   return {
-    saved: writer, loaded: reader, ...found, programs: programs(writer, reader, strict),
-    summary: `Saved from ${writer.call}: keys like ${writer.keys[0]}, ${values[writer.values]}. `
-      + `${reader.call} wants keys like ${reader.keys[0]}, ${values[reader.values]}. ${ending}.`,
+    saved: writer, loaded: reader, ...found, repaired: mended, programs: programs(writer, reader, strict),
+    summary: `Saved from ${writer.call}: keys like ${writer.keys[0]}${values[writer.values]}. `
+      + `${reader.call} wants keys like ${reader.keys[0]}${values[reader.values]}. ${ending}.`,
   };
 }
 
@@ -107,16 +108,17 @@ const choices = [["", "nothing"], ["DDP", "DDP"], ["compile", "torch.compile"],
 const slots = (side, who) => ["wraps in", "then in", "at last in"].map((words, i) => ({
   label: `${who} ${words}`, kind: "choice", options: choices,
   get: (s) => s[side][i] ?? "", show: (s) => s[side].length >= i,
-  set: (name, s) => ({ [side]: [...s[side].slice(0, i), ...(name ? [name] : []), ...s[side].slice(i + 1)] }),
+  set: (name, s) => ({ repaired: false,
+    [side]: [...s[side].slice(0, i), ...(name ? [name] : []), ...s[side].slice(i + 1)] }),
 }));
 
 const fields = [
   ...slots("saved", "The writer"), ...slots("loaded", "The reader"),
   { name: "strict", label: "strict (of load_state_dict)", kind: "flag",
     show: (s, f) => !s.strict || f.saved.prefix !== f.loaded.prefix },
+  { name: "repaired", label: "repair the file before it is loaded", kind: "flag",
+    show: (s, f) => s.repaired || f.num === 0 },
 ];
-
-const LINES = { DataParallel: ["Data-", "Parallel"] }; // of a name that is too long for its button
 
 // Tell why torch would refuse one more wrapper, or return "".
 const refusal = (order, name) => {
@@ -127,82 +129,146 @@ const refusal = (order, name) => {
   }
 };
 
-// Draw one side: buttons that wrap, the wrappers around each other, and the keys. The
-// colour of a wrapper is that of the part that it puts before each key.
-function side(which, title, order, facts, set, { x, y, width, level, flip }) {
-  const hue = (i) => `--hue: ${rankColor(i + 1)}`; // i: from the inside out; the model is 0
-  const add = Object.keys(PREFIX).map((name, i, all) => {
-    const wide = width / all.length, why = refusal(order, name), left = x + i * wide;
-    return pressable(h("svg:g", { "aria-disabled": why ? true : null, opacity: why ? 0.45 : null },
-      rect(left + 1, y + 18, wide - 4, 44, { class: "x-frame", style: "fill: var(--x-shade)" }),
-      (wide < 110 && LINES[name] || [name]).map((words, i, all) => text(left + wide / 2, y + 53 - 8 * all.length + 16 * i,
-        i ? words : `+ ${words}`, { class: "x-small" }))),
-    `add ${which} ${name}`, `${title} wraps in ${name}`, () => set({ [which]: [...order, name] }));
+const LINES = { DataParallel: ["Data-", "Parallel"] }; // of a name that is too long for its button
+const TITLES = { saved: "The model that saves", loaded: "The model that loads" };
+const WHO = { saved: "The writer", loaded: "The reader" }, CHAR = 7.25, KEY = 21, VALUE = 24;
+const START = { "text-anchor": "start" }, END = { "text-anchor": "end" }, SOFT = { class: "x-small x-soft" }, MONO = { "font-family": "monospace", class: "x-small" };
+// A wrapper belongs to no rank, so it is grey; the outer, the deeper.
+const grey = (i) => `fill: color-mix(in srgb, var(--x-soft) ${[10, 22, 34, 46][i]}%, var(--x-ground))`;
+
+// Draw a tensor: whole, or in the parts of two ranks.
+const value = (x, y, kind, id) => (kind === "Tensor"
+  ? rect(x, y, VALUE, 14, { class: "x-frame", rx: 1, style: grey(3), "data-id": id })
+  : [0, 1].map((rank) => rect(x + 13 * rank, y, 11, 14, { class: "x-frame", rx: 1, "data-id": `${id} ${rank}`,
+    style: `stroke: ${rankColor(rank)}; fill: color-mix(in srgb, ${rankColor(rank)} 50%, var(--x-ground))` })));
+
+// Draw the wrappers that one can put on.
+function palette({ state, set, narrow }, which, at) {
+  const order = state[which], wide = at.width / Object.keys(PREFIX).length;
+  return Object.keys(PREFIX).map((name, i) => {
+    const why = refusal(order, name), x = at.x + i * wide, lines = wide < 84 && LINES[name] || [name];
+    return pressable(h("svg:g", { "aria-disabled": why ? true : null }, why && h("svg:title", {}, why),
+      rect(x + 1, at.y + 20, wide - 5, at.chip, { class: why ? "x-idle" : "x-frame", "data-id": `add ${which} ${name}`,
+        style: why ? "" : "fill: var(--x-shade)" }),
+      lines.map((words, k) => text(x + wide / 2 - 2, at.y + 24 + at.chip / 2 - 7 * (lines.length - 1) + 14 * k, words,
+        { class: why ? "x-small x-soft" : "x-small" }))),
+    `add ${which} ${name}`, `${WHO[which]} wraps in ${name}`, () => set({ [which]: [...order, name], repaired: false }));
   });
-  const all = ["net", ...order], top = y + 70, deep = 4 * level + 12, num = all.length;
-  const nest = all.map((name, i) => {
-    const out = num - 1 - i, at = top + out * level, height = deep - out * level - 4 * out - 2;
-    const shape = [
-      rect(x + 1 + 7 * out, at, width - 4 - 14 * out, height, { class: "x-box", "data-id": `${which} ${i}`,
-        style: `${hue(i - 1)}; fill: color-mix(in srgb, var(--hue) 16%, var(--x-ground))` }),
-      text(x + 10 + 7 * out, at + level / 2 + 6, i ? name : "the model", { "text-anchor": "start" }),
-      text(x + width - 12 - 7 * out, at + level / 2 + 6, i ? PREFIX[name] || "no prefix" : "hidden.weight",
-        { "text-anchor": "end", "font-family": "monospace", class: "x-small" }),
-    ];
-    return i ? pressable(h("svg:g", {}, shape), `off ${which} ${i}`, `${title} takes ${name} off`,
-      () => set({ [which]: order.filter((_, at) => at !== i - 1) })) : shape;
-  }).reverse();
-  const keys = Object.keys(SHAPES).map((key, row) => {
-    const at = top + deep + 20 + row * 26, parts = [...order].map((name, i) => [PREFIX[name], i]).reverse()
-      .filter(([words]) => words);
-    let left = x + (flip ? width - 7.3 * facts.keys[row].length : 4);
-    return [...parts, [key, -1]].map(([words, i]) => {
-      const here = left;
-      left += 7.3 * words.length;
-      return text(here, at, words, { "text-anchor": "start", "font-family": "monospace", class: "x-small",
-        "data-id": `${which} ${row} ${i}`, style: `fill: color-mix(in srgb, ${rankColor(i + 1)} 55%, var(--x-ink))` });
-    });
-  });
-  return { parts: [text(x, y + 12, title, { "text-anchor": "start", class: "x-strong" }), add, nest, keys],
-    height: 66 + deep + 16 + 26 * keys.length, keys: top + deep + 16 };
 }
 
-function draw({ state, facts, set, width, narrow }) {
-  const { saved, loaded, programs: lines } = facts, same = saved.prefix === loaded.prefix;
-  const works = facts.num > 0, shards = saved.values === "DTensor";
-  const level = narrow ? 20 : 36, each = narrow ? width : (width - 90) / 2;
-  const writer = side("saved", "The writer", state.saved, saved, set, { x: 0, y: 0, width: each, level });
-  const reader = side("loaded", "The reader", state.loaded, loaded, set,
-    { x: narrow ? 0 : each + 90, y: narrow ? writer.height + 28 : 0, width: each, level });
-  const link = { class: "x-answer x-strong", style: `fill: ${same ? "var(--x-ink)" : "var(--x-bad)"}` };
-  const dash = { class: "x-answer x-frame", "stroke-dasharray": same ? null : "3 3",
-    style: same ? "" : "stroke: var(--x-bad)" };
-  const between = narrow
-    ? text(4, writer.height + 14, same ? "= the keys are equal" : "≠ unexpected above, missing below",
-      { ...link, "text-anchor": "start" })
-    : saved.keys.map((_, row) => [
-      h("svg:path", { ...dash, d: `M${each + 6} ${writer.keys + 26 * row}h78` }),
-      row === 0 && text(each + 45, writer.keys - 8, same ? "equal" : "differ", { ...link, class: `${link.class} x-small` }),
-    ]);
+// Draw a model in its wrappers. The model stays where it is, and each wrapper goes around.
+function nest(view, which, at) {
+  const { state, facts, set, before } = view, order = state[which], { level } = at;
+  const top = at.y + 24 + at.chip + MOST * level, tall = 2 * level + 4, inset = 8 * MOST;
+  const fresh = before && before.state[which].length < order.length; // the last one was put on just now
+  const around = order.map((name, i) => {
+    const out = i + 1, x = at.x + inset - 8 * out, y = top - level * out, width = at.width - 2 * inset + 16 * out;
+    const shape = h("svg:g", {},
+      rect(x + 1, y, width - 4, tall + level * out + 4 * out, { class: "x-frame", style: grey(i), "data-id": `${which} ${i}`,
+        "data-from": fresh && i === order.length - 1 ? `add ${which} ${name}` : null }),
+      text(x + 10, y + level / 2 + 5, name, START),
+      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
+      text(x + width - 14, y + level / 2 + 5, "×", { class: "x-strong" }));
+    return pressable(shape, `off ${which} ${i}`, `${WHO[which]} takes ${name} off`,
+      () => set({ [which]: order.filter((_, one) => one !== i), repaired: false }));
+  });
+  const left = at.x + inset, right = at.x + at.width - inset;
+  const hint = at.y + 24 + at.chip + (MOST - order.length) * level;
+  const most = [at.x + 1, top - MOST * level, at.width - 4, tall + MOST * (level + 4)]; // the room for all wrappers
+  return [order.length < MOST && rect(...most, { class: "x-idle", opacity: 0.6 }),
+    !order.length && text(at.x + at.width / 2, hint - level / 2 + 2, "press a wrapper: it goes around", SOFT),
+    around.reverse(), rect(left + 1, top, right - left - 4, tall, { class: "x-frame", style: "fill: var(--x-ground)" }),
+    text(left + 10, top + level / 2 + 6, "net", { ...START, class: "x-strong" }),
+    Object.keys(SHAPES).map((key, row) => [
+      text(right - VALUE - 20, top + level / 2 + 6 + level * row, key, { ...END, ...MONO }),
+      value(right - VALUE - 12, top + level / 2 - 5 + level * row, facts[which].values, `${which} in ${row}`)])];
+}
+
+// Draw a side's key, syllable by syllable, with its value. At the left side, x is where it
+// ends. What the other side lacks is marked; a repair takes off all that wrappers added.
+function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
+  const order = state[which].filter((name) => PREFIX[name]), other = state[which === "saved" ? "loaded" : "saved"].filter((name) => PREFIX[name]);
+  const same = order.findIndex((name, i) => PREFIX[name] !== PREFIX[other[i]]), common = same < 0 ? order.length : same;
+  const cut = facts.repaired && !asking, key = Object.keys(SHAPES)[row], wide = (words) => CHAR * words.length + 5;
+  const parts = [...order.map((name, i) => [PREFIX[name], i]).reverse(), [key, -1]];
+  const kept = cut ? parts.slice(-1) : parts, size = (list) => list.reduce((sum, [words]) => sum + wide(words), 0);
+  const apart = facts.saved.values !== facts.loaded.values, mixed = apart && !asking && !cut;
+  const kind = cut && apart ? "Tensor" : facts[which].values;
+  const fresh = before && before.state[which].length < state[which].length && state[which].at(-1);
+  const draw = (list, left, gone) => list.map(([words, i]) => {
+    const here = left, wrong = !asking && !gone && i >= common, id = `${which} ${row} ${i}`;
+    left += wide(words);
+    return h("svg:g", { "data-id": id,
+      "data-from": fresh && PREFIX[fresh] && i === order.length - 1 ? `add ${which} ${fresh}` : null },
+    rect(here, y, wide(words) - 1, KEY, { rx: 2, class: wrong ? "x-wrong" : gone ? "x-idle" : "x-frame",
+      style: wrong || gone ? "" : i < 0 ? "fill: var(--x-ground)" : grey(state[which].lastIndexOf(order[i])) }),
+    text(here + 2, y + 15, words, { ...START, ...MONO, class: `x-small${wrong ? " x-on-wrong" : gone ? " x-soft" : ""}` }),
+    (gone || wrong && which === "saved") && h("svg:path", { d: `M${here + 1} ${y + KEY / 2}h${wide(words) - 3}`, class: "x-arrow",
+      style: wrong ? "stroke: #1b1b1b; stroke-width: 1" : "" }));
+  });
+  const begin = flip ? x + VALUE + 7 : x - VALUE - 7 - size(kept);
+  const box = flip ? x : x - VALUE, gone = parts.slice(0, -1);
+  return [mixed && rect(box - 3, y, VALUE + 6, KEY, { class: "x-wrong", rx: 2 }), value(box, y + 4, kind, `${which} value ${row}`),
+    draw(kept, begin), cut && draw(gone, far < x ? far : far - size(gone), true)];
+}
+
+// Draw what the file has and what the model wants, and whether they agree.
+function keys(view, at) {
+  const { facts, set, width, narrow, asking } = view, works = facts.num > 0, cut = facts.repaired && !asking;
+  const differ = !asking && !cut && facts.saved.prefix !== facts.loaded.prefix, middle = width / 2;
+  const kinds = { Tensor: " whole tensors", DTensor: " parts" }, mixed = !asking && !cut && !differ && facts.saved.values !== facts.loaded.values;
+  const [has, wants] = differ ? [", unexpected", ", missing"] : mixed ? [kinds[facts.saved.values], kinds[facts.loaded.values]] : ["", ""];
+  const heads = [["saved", `the file has${has}:`], ["loaded", `the model wants${wants}:`]];
+  const agree = cut || facts.saved.prefix === facts.loaded.prefix && facts.saved.values === facts.loaded.values;
+  const rows = Object.keys(SHAPES).map((_, row) => row);
+  const button = !asking && (cut || !works) && pressable(h("svg:g", {},
+    rect(at.button - 75, at.press, 150, 26, { class: "x-frame", style: "fill: var(--x-shade)", rx: 13 }),
+    text(at.button, at.press + 18, cut ? "undo the repair" : "✂ repair the file", { class: "x-small" })),
+  "repair", cut ? "Undo the repair" : "Repair the file", () => set({ repaired: !cut }));
+  const sign = (x, y) => text(x, y, asking ? "?" : agree ? "=" : "≠", { class: "x-strong", "font-size": 18 });
+  return [heads.map(([which, words], i) => {
+    const flip = narrow || i > 0, far = flip ? width - 2 : 2, x = narrow ? 3 : middle + (i ? 20 : -20), y = at.keys[i];
+    return [text(x, y + 12, words, { ...(flip ? START : END), class: has ? "x-small x-strong" : "x-small x-soft" }),
+      cut && facts[which].prefix && text(far, y + 12, i ? "left outside" : "taken off", { ...(far < x ? START : END), ...SOFT }),
+      rows.map((row) => line(view, which, row, x, y + (narrow ? 17 : 20) + at.pitch * row, flip, far))];
+  }), narrow ? sign(20, at.press + 19) : rows.map((row) => sign(middle, at.keys[0] + 37 + at.pitch * row)), button];
+}
+
+// What torch says, in a box that is always as high.
+function torch({ facts, asking }) {
+  const lost = !facts.raises && !facts.num, shards = facts.saved.values === "DTensor" && !facts.repaired;
+  const words = asking ? "Torch's answer:" : facts.repaired ? "Torch's answer, now that the file is repaired:" : facts.raises ? "Torch's error:"
+    : lost ? "Torch's answer. No tensor was loaded, and this line is all the warning: strict=False repaired nothing."
+    : shards ? "Torch's answer, if as many ranks load as saved: each rank's file has only its part." : "Torch's answer:";
+  return [h("p.x-tell", {}, words),
+    h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, asking ? "?" : facts.text)];
+}
+
+function draw(view) {
+  const { facts, width, narrow } = view, { programs: lines } = facts, works = facts.num > 0 && !facts.repaired;
+  const chip = 32, level = narrow ? 20 : 26, each = narrow ? width : (width - 34) / 2;
+  const side = 24 + chip + (MOST + 2) * level + 4 + 4 * MOST, below = narrow ? 152 : 112;
+  const at = { pitch: narrow ? 22 : 27, press: side + (narrow ? 62 : 84), button: narrow ? width - 80 : width / 2,
+    keys: narrow ? [side, side + 88] : [side + 6, side + 6] };
+  const sides = [["saved", 0, 0], ["loaded", narrow ? 0 : each + 34, narrow ? side + below : 0]].map(([which, x, y]) => {
+    const place = { x, y, width: each, chip, level };
+    return [text(x + 1, y + 13, TITLES[which], { ...START, class: "x-strong" }), palette(view, which, place), nest(view, which, place)];
+  });
   const fold = (words, key, ...parts) =>
     h("details.x-fold", {}, h("summary", { "data-key": `fold ${key}` }, words), parts);
-  const wrong = narrow || same ? [] : [["unexpected", 4, "start"], ["missing", width - 4, "end"]].map(([words, x, anchor]) =>
-    text(x, writer.height + 12, words, { ...link, class: `${link.class} x-small`, "text-anchor": anchor }));
+  const drawing = picture(width, narrow ? 2 * side + below : side + below, "", sides, keys(view, at),
+    !narrow && h("svg:path", { class: "x-arrow", d: `M${each + 2} ${side - 42}h28m-7 -5l7 5l-7 5` }));
   return {
-    picture: picture(width, narrow ? writer.height * 2 + 28 : writer.height + 20, "",
-      writer.parts, reader.parts, between, wrong),
+    picture: narrow ? drawing : [drawing, ...torch(view)],
+    after: narrow ? torch(view) : [],
     below: [
-      h("p", {}, "Press a wrapper to put it on, or one that is on to take it off. Each puts its own part before every key."),
-      h("div.x-answer", {}, h("p.x-tell", {}, facts.raises ? "Torch's error:" : "Torch's answer:"),
-        h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, facts.text),
-        !facts.raises && !works ? h("p", {}, h("strong", {},
-          "strict=False repaired nothing. No tensor was loaded, and this answer is all the warning.")) : "",
-        shards ? h("p", {}, "Each rank's file has only its part: as many ranks must load as saved.") : "",
-        works ? h("p", {}, "It loads, since both sides agree. The next reader may not: save plainly.") : ""),
-      works ? "" : fold("The repair, for a file that exists", "repair", code(lines.repair, "repair")),
+      h("p", {}, "Press a wrapper to put it on, or one that is on to take it off. Each puts its own part before every key. "
+        + "FSDP2 adds no name: it cuts each tensor, and rank 0's and rank 1's parts have their ranks' colours."),
+      works ? h("p", {}, "It loads, since both sides agree. The next reader may not: save plainly.")
+        : fold("The repair, for a file that exists", "repair", code(lines.repair, "repair")),
       fold(`${works ? "Plainly" : "Better"}: save what is inside, under plain names`, "plain",
         code(lines.save_plain, "plain"),
-        h("p", {}, loaded.prefix ? "and load it inside:" : "and load it:"), code(lines.load_plain, "inside")),
+        h("p", {}, facts.loaded.prefix ? "and load it inside:" : "and load it:"), code(lines.load_plain, "inside")),
       fold("What the two run now", "run", h("p", {}, "The writer runs"), code(lines.save, "save"),
         h("p", {}, "and the reader"), code(lines.load, "load")),
     ],
@@ -213,7 +279,11 @@ const ask = {
   question: ({ state, facts }) => `A file is saved from ${facts.saved.call}, and ${facts.loaded.call} loads it`
     + `${state.strict ? "" : " with strict=False"}. What does torch do?`,
   options: ["It loads the weights.", "It raises an error.", "It loads nothing, and raises nothing."],
-  answer: ({ facts }) => (facts.raises ? 1 : facts.num > 0 ? 0 : 2),
+  apart: ["repaired"],
+  answer({ state }) {
+    const { raises, num } = compute({ ...state, repaired: false });
+    return raises ? 1 : num > 0 ? 0 : 2;
+  },
   because: ({ facts }) => `The file has ${facts.saved.keys[0]}, and the reader wants ${facts.loaded.keys[0]}.`,
 };
 

@@ -58,7 +58,8 @@ def execute(program: str, net: nn.Module) -> str:
     """Run a program as a rank's script would, and return torch's answer or error."""
     space = {"torch": torch, "dist": dist, "net": net, "rank": dist.get_rank()}
     *lines, last = program.rsplit("\n", 1)
-    lines += [f"answer = {last}" if last.startswith("net.") else last]
+    loads = last.startswith(("net.", "set_model_state_dict("))
+    lines += [f"answer = {last}" if loads else last]
     try:
         exec("\n".join(lines), space)
     except RuntimeError as error:

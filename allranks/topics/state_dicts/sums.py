@@ -16,6 +16,7 @@ MOST = 3  # wrappers
 API = "torch.distributed.checkpoint.state_dict"
 CONSUME = "consume_prefix_in_state_dict_if_present"
 PLAIN = 'torch.load("net.pt", map_location="cpu")'
+MATCHED = "<All keys matched successfully>"
 REFUSED = {  # what torch says to a wrapper in the wrong place
     "DDP": "NotImplementedError: Operator c10d.broadcast_.default does not have a "
     "sharding strategy registered.",
@@ -107,8 +108,7 @@ def answer(saved: dict, loaded: dict, strict: bool) -> dict:
         ]
         return {"raises": True, "text": "\n".join([head, *lines]), "num": 0}
     if saved["values"] == loaded["values"]:
-        done = "<All keys matched successfully>"
-        return {"raises": False, "text": done, "num": len(SHAPES)}
+        return {"raises": False, "text": MATCHED, "num": len(SHAPES)}
     lines = [
         f'\tWhile copying the parameter named "{key}", whose dimensions in the model '
         f"are torch.Size({size}) and whose dimensions in the checkpoint are "

@@ -30,7 +30,7 @@ def test_a_typed_number_is_followed_and_what_is_none_is_refused(explore):
 def test_the_number_follows_hand_and_keys_and_keeps_its_sign(explore):
     x = explore(PAGE, "numbers")
     x.fill("a number", "-3")
-    handle = x.box.locator("svg [role=slider]")
+    handle = x.box.get_by_role("slider", name="the number, as a power of ten")
     x.drag(handle.locator("circle"), 60)
     typed = x.field("a number").input_value()
     assert float(typed) < -1e6
@@ -45,12 +45,11 @@ def test_the_number_follows_hand_and_keys_and_keeps_its_sign(explore):
 
 def test_a_row_is_a_button_that_chooses_its_format(explore):
     x = explore(PAGE, "numbers")
-    row = x.box.locator("svg [role=button]").last
-    assert row.get_attribute("aria-label").startswith("Look closely at fp8 e4m3: ")
+    row = x.box.get_by_role("button", name="Look closely at fp8 e4m3: ")
     row.focus()
     x.page.keyboard.press("Enter")
     assert x.field("look closely at").input_value() == "e4m3"
-    assert x.box.locator("svg [role=button]").last.get_attribute("aria-pressed")
+    assert row.get_attribute("aria-pressed") == "true"
     assert x.summary.startswith("1 in fp8 e4m3 is 1. Its neighbours are 0.9375 and")
 
 
@@ -74,3 +73,64 @@ def test_the_question_hides_the_sums_until_it_is_answered(explore):
     x.press("1.0001")
     assert "The answer: “1”. After 1 comes 1.0078125" in x.box.inner_text()
     assert sums.first.is_visible()
+
+
+def bits(x) -> str:
+    """Return the bits that are shown, as one word."""
+    return "".join(x.box.locator("svg [data-key^='bit ']").all_text_contents())
+
+
+def test_a_bit_is_flipped(explore):
+    """Each flip is a number, also among subnormal ones and to infinity; NaN is none."""
+    x = explore(PAGE, "numbers")
+    x.field("look closely at").select_option("fp16")
+    assert bits(x) == Numbers().facts["formats"]["fp16"]["bits"].replace(" ", "")
+    x.press("Bit 1 of sign, 0: flip it")
+    x.press("Bit 10 of mantissa, 0: flip it")
+    assert x.field("a number").input_value() == "-1.00097656"
+    assert bits(x) == "1011110000000001"
+    for place in range(2, 6):
+        x.press(f"Bit {place} of exponent, 1: flip it")
+    assert bits(x) == "1000000000000001" and "5.96046448e-8" in x.summary
+    x.press("Bit 10 of mantissa, 1: flip it")
+    assert x.field("a number").input_value() == "-0"
+    x.fill("a number", "32768")
+    x.press("Bit 5 of exponent, 0: flip it")
+    assert x.field("a number").input_value() == "2^16"
+    assert "fp16 is inf: the largest number is 65504." in x.summary
+    x.press("Bit 5 of exponent, 1: flip it")
+    assert x.field("a number").input_value() == "32768"
+    x.fill("a number", "32800")
+    assert x.box.get_by_role("button", name="Bit 5 of exponent").count() == 0  # NaN
+
+
+def test_the_sum_is_dragged_until_another_mark_is_nearer(explore):
+    x = explore(PAGE, "numbers")
+    total = x.box.get_by_role("slider", name="what is added, on the ruler")
+    total.focus()
+    for _ in range(4):
+        x.page.keyboard.press("ArrowRight")
+    assert "gives 1, as before" in x.summary
+    x.page.keyboard.press("ArrowRight")  # a tenth of a gap each: half a gap, and 1e-4
+    assert "gives 1.0078125. " in x.summary
+    x.drag(total, -80)
+    assert x.field("add to it").input_value().startswith("-0.00")
+    x.field("look closely at").select_option("fp32")
+    x.fill("add to it", "1e-4")
+    assert "839 gaps away" in x.box.locator("svg").first.text_content()
+    x.drag(total, -60)  # from the edge, where it stands
+    assert float(x.field("add to it").input_value()) < 1.4 * 2**-23
+    assert not x.error
+
+
+def test_marks_say_what_becomes_of_the_sum(explore):
+    """A tick, “lost” or “inf”, in each row; a number that does not fit is yellow."""
+    x = explore(PAGE, "numbers")
+    marks = x.box.locator("svg [data-key^='row '] .x-answer")
+    said = [words.split(" is ")[1] for words in marks.all_text_contents()]
+    assert said == ["1.00010002", *["1, as beforelost"] * 5]
+    x.fill("a number", "70000")
+    said = [words.split(" is ")[1] for words in marks.all_text_contents()]
+    assert said[3:] == ["infinf", "infinf", "448, as beforelost"]
+    wrong = x.box.locator("svg [data-key^='row '] circle.x-wrong")
+    assert wrong.count() == 3  # fp16, and both of fp8

@@ -14,7 +14,7 @@ def test_schedule_and_moment_are_chosen_by_keyboard(explore):
     x.press("Next", " ")
     python.step += 1
     assert x.summary == python.facts["summary"]
-    framed = x.box.locator("svg .x-chosen")
+    framed = x.box.locator('svg .x-chosen[data-id^="a "]')
     at_work = [words for words in python.facts["now"] if "micro-batch" in words]
     idle = [words for words in at_work if words.startswith("idle")]
     assert framed.count() == len(at_work) - len(idle)
@@ -58,11 +58,13 @@ def test_the_largest_grid_fits_and_each_box_says_what_it_is(explore):
         const [text, box] = ["text", "rect"].map((one) => g.querySelector(one));
         return !text || text.getBBox().width < box.getBBox().width; })"""
     assert works.evaluate_all(inside)
-    assert "F, pale: forward. I, filled: input gradient." in x.box.inner_text()
+    words = x.box.locator("svg text").all_text_contents()
+    for kind in ("forward", "input gradient", "weight gradients", "later stage"):
+        assert kind in words
 
 
 def test_the_red_part_is_the_idle_share(explore):
-    """What is drawn of each rank's ground and not covered by work is its idle time."""
+    """Red fills what work leaves of each lane, to the end of the schedule."""
     x = explore(PAGE, "pipelines")
     width = """(box, id) => [...box.querySelectorAll(`svg [data-id^="${id}"]`)].reduce(
         (sum, one) => sum + Number(one.getAttribute("width")), 0)"""
@@ -70,9 +72,9 @@ def test_the_red_part_is_the_idle_share(explore):
         ("a", Pipeline(**STATE).facts),
         ("b", Pipeline(**{**STATE, "schedule": "GPipe"}).facts),
     ):
-        ground = x.box.evaluate(width, f"{which} idle")
-        kinds = [x.box.evaluate(width, f"{which} {rank} ") for rank in range(4)]
-        assert abs(1 - sum(kinds) / ground - facts["idle"]) < 1e-6
+        red = x.box.evaluate(width, f"{which} idle")
+        work = sum(x.box.evaluate(width, f"{which} {rank} ") for rank in range(4))
+        assert abs(red / (red + work) - facts["idle"]) < 1e-6
     x.field("Compare with").select_option("")
     assert x.box.locator('svg [data-id^="b "]').count() == 0
     x.field("Schedule").select_option("GPipe")
@@ -97,3 +99,67 @@ def test_the_line_and_a_click_set_the_moment(explore):
     assert int(x.field("Moment").input_value()) > 8 and not x.error
     x.fill("Ranks", 8)
     assert x.box.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
+def test_threads_lead_from_what_a_rank_waited_for(explore):
+    """What has arrived is hatched; a rank that still waits has a red thread."""
+    x = explore(PAGE, "pipelines")
+    python = Pipeline(**STATE)
+    x.field("Compare with").select_option("")
+    for _ in range(4):
+        facts = python.facts
+        running = [
+            (rank, *work[:3], rank - 1 if work[0] == "F" else rank + 1)
+            for rank, row in enumerate(facts["rows"])
+            for work in row
+            if work[3] <= facts["time"] < work[4]
+        ]
+        # It flies from the rank that has the stage before, or after for a gradient.
+        sent = [
+            (f"sent a {rank} {kind} {i} {stage}", f"a {peer} {kind} {i} {peer}")
+            for rank, kind, i, stage, peer in running
+            if peer in range(4)
+        ]
+        found = x.box.locator('svg [data-id^="sent "]').all()
+        names = "data-id", "data-from"
+        assert [tuple(map(one.get_attribute, names)) for one in found] == sent
+        idle = [words for words in facts["now"] if words.startswith("idle")]
+        red = x.box.locator("svg .x-arrow[style*='--x-red']")
+        assert red.count() == len(idle)
+        x.press("Next", " ")
+        python.step += 1
+    x.box.locator("svg .x-work").first.hover()  # its whole way, there and back
+    assert x.box.locator("svg .x-arrow").count() >= 2 * 3
+
+
+def test_what_a_rank_holds_is_a_staircase(explore):
+    """It rises to the number at its right, on the same scale in both schedules."""
+    x = explore(PAGE, "pipelines")
+    stairs = x.box.locator("svg path[d*='H'][d*='V'][style*='opacity: 0.55']")
+    rises = stairs.evaluate_all("""all => all.map(one => one.getBBox().height)""")
+    unit = rises[4] / 8
+    assert [round(rise / unit) for rise in rises] == [4, 3, 2, 1, 8, 8, 8, 8]
+
+
+def test_the_right_edge_is_pulled_for_more_micro_batches(explore):
+    x = explore(PAGE, "pipelines")
+    edge = x.box.get_by_role("slider", name="Micro-batches, the right edge")
+    edge.focus()
+    x.page.keyboard.press("ArrowRight")
+    assert x.field("Micro-batches").input_value() == "9"
+    assert x.summary == Pipeline(**STATE | {"num_microbatches": 9}).facts["summary"]
+    x.drag(edge, 72)
+    assert x.field("Micro-batches").input_value() == "12"
+
+
+def test_the_question_is_what_more_micro_batches_do(explore):
+    """The answer is what the figure says of the state that the question names."""
+    x = explore(PAGE, "pipelines", asked=True)
+    assert "27 % of this step, red. How much is it with 16 micro-batches?" in (
+        x.box.inner_text()
+    )
+    options = x.box.locator(".x-options button").all_inner_texts()
+    assert options == ["13 %", "16 %", "27 %", "Just show me"]
+    x.press("16 %")
+    assert "Yes. Then they wait 9 units and work 48;" in x.box.inner_text()
+    assert round(100 * Pipeline(num_microbatches=16).facts["idle"]) == 16

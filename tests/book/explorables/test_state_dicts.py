@@ -46,7 +46,7 @@ def test_what_torch_refuses_is_refused_in_its_words(explore):
 
 def keys(x, side: str) -> list[str]:
     """Return the keys of a side as they are drawn, part by part."""
-    parts = x.box.locator(f'svg text[data-id^="{side} "]')
+    parts = x.box.locator(f'svg g[data-id^="{side} "]')
     rows = {}
     for part in parts.all():
         rows.setdefault(part.get_attribute("data-id").split()[1], []).append(part)
@@ -61,11 +61,46 @@ def test_wrappers_are_put_on_and_taken_off_on_the_drawing(explore):
     assert x.summary == facts["summary"]
     assert keys(x, "saved") == facts["saved"]["keys"]
     assert keys(x, "loaded") == facts["loaded"]["keys"]
-    assert "≠ unexpected above, missing below" in x.box.locator("svg").text_content()
+    drawn = x.box.locator("svg")
+    for words in "unexpected", "missing", "≠":
+        assert words in drawn.text_content()
+    wrong = drawn.locator("g:has(.x-wrong) > text").all_text_contents()
+    assert wrong == ["_orig_mod.", "module."] * 2  # and nothing of the reader's
     x.press("The writer takes DDP off")
     assert keys(x, "saved") == ["_orig_mod.hidden.weight", "_orig_mod.head.weight"]
     x.press("The writer takes compile off", " ")
-    assert "= the keys are equal" in x.box.locator("svg").text_content()
+    assert "≠" not in drawn.text_content() and "=" in drawn.text_content()
+    assert drawn.locator(".x-wrong").count() == 0
     for _ in range(2):
         x.press("The reader wraps in FSDP2")
     assert "torch refuses fully_shard(fully_shard(net))" in x.error
+
+
+def test_a_repair_takes_the_prefix_off(explore):
+    """On the drawing and in torch's answer; another wrapper needs another repair."""
+    x = explore(PAGE, "state_dicts")
+    drawn, answer = x.box.locator("svg"), x.box.locator(".x-report")
+    assert drawn.locator(".x-wrong").count() == 2 and "Error" in answer.inner_text()
+    x.press("Repair the file")
+    assert drawn.locator(".x-wrong").count() == 0
+    assert answer.inner_text() == "<All keys matched successfully>"
+    assert x.summary == StateDictKeys(repaired=True).facts["summary"]
+    assert "The answer" in x.box.locator(".x-ask").inner_text()  # as before
+    x.press("Undo the repair")
+    assert "Error" in answer.inner_text()
+    x.press("Repair the file")
+    x.press("The writer wraps in compile")
+    assert drawn.locator(".x-wrong").count() == 4
+
+
+def test_shards_have_the_colours_of_their_ranks(explore):
+    """Whole tensors meet parts: the keys fit, and the values are marked."""
+    x = explore(PAGE, "state_dicts")
+    x.press("The writer takes DDP off")
+    x.press("The writer wraps in FSDP2")
+    drawn = x.box.locator("svg")
+    parts = drawn.locator('rect[data-id^="saved value"]')
+    styles = [part.get_attribute("style") for part in parts.all()]
+    assert [f"--rank-{rank}," in styles[rank] for rank in (0, 1)] == [True, True]
+    assert len(styles) == 4 and drawn.locator(".x-wrong").count() == 4
+    assert drawn.locator("g:has(.x-wrong) > text.x-on-wrong").count() == 0

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from allranks import Ranks
+from allranks.base.svg import WAITING
 from allranks.topics.pipelines import runs
 from allranks.topics.pipelines.picture import (
     dense,
@@ -70,7 +71,9 @@ def test_the_picture_shows_the_idle_time():
         "(n) is idle time, in forward passes",
     ]
     html = schedule("A <b>", WORKS)._repr_html_()
-    assert "A &lt;b&gt;" in html and html.count("<rect") == 2 * 8  # wide, narrow
+    assert "A &lt;b&gt;" in html
+    # Wide and narrow, 8 pieces of work, and the 3 times in which a rank waits.
+    assert html.count("<rect") == 2 * (8 + 3) and html.count(WAITING) == 2 * 3
 
 
 def test_a_second_stage_is_marked():

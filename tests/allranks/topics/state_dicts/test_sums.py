@@ -105,7 +105,7 @@ def play(pairs: list) -> list:
                             shown = sums.answer(from_, into, strict)
                             right = (text, num) == (shown["text"], shown["num"])
                         else:
-                            right = num == len(aim)
+                            right = (text, num) == (sums.MATCHED, len(aim))
                         if load != "load" and len(writer) < 2 and len(order) < 2:
                             right &= torch.equal(net(x), reader(x))
                         if not right:
