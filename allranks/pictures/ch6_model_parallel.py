@@ -1,8 +1,9 @@
-"""Pictures of chapter 6: what each rank holds under DDP and under FSDP."""
+"""Pictures of chapter 6: what each rank holds, and what crosses a cut."""
 
 from allranks.base.picture import Picture
+from allranks.base.units import amount
 from allranks.openings.sheet import Sheet
-from allranks.pictures.chart import claim, fill, key, plate, wide
+from allranks.pictures.chart import claim, fill, key, plate, read, wide
 
 KINDS = (("weights", 4, "strong"), ("gradient", 4, "plain"), ("optimizer", 8, "faint"))
 
@@ -53,5 +54,51 @@ def shares(given: str) -> Picture:
         f"{billions:g} billion parameters with Adam in float32: {said}. Under DDP "
         f"each of "
         f"{num} ranks holds all {total:g} GB, under FSDP {total / num:g} GB.",
+        draw,
+    )
+
+
+def cut(output: str) -> Picture:
+    """Draw the two parts of a model, and the copies that went across the cut."""
+    first, second = read(output, r"part: (\d+) parameters on (\S+), ([\d.]+ MiB)", 2)[
+        :2
+    ]
+    lines = read(output, r"^(\S+) +(\S+) +(\d+) +([\d,]+)$", 2)
+    sent = {(m[1], m[2]): (m[3], int(m[4].replace(",", ""))) for m in lines}
+    devices = first[2], second[2]
+    if not {devices, devices[::-1]} <= sent.keys():
+        raise ValueError(f"no copies between {devices[0]} and {devices[1]}: {[*sent]}")
+    there, back = sent[devices], sent[devices[::-1]]
+    title = claim(
+        int(there[0]) > int(back[0]),
+        f"Activations cross the cut {there[0]} times, and gradients {back[0]} times",
+    )
+
+    def draw(width: int) -> Sheet:
+        sheet = Sheet(width, 186)
+        box = (width - (260 if wide(sheet) else 84)) / 2
+        for device, part in enumerate((first, second)):
+            x = device * (width - box)
+            texts = (part[2], f"peak {part[3]}", f"{int(part[1]):,}", "parameters")
+            sheet.box(x, 0, box, 112, *texts, rank=device, strong=0.3)
+        # Both arrows stand between the boxes; on a phone their words stand below.
+        left, right = box + 4, width - box - 4
+        sheet.arrow(f"{left:.4g},38 {right:.4g},38", thick=3)
+        sheet.arrow(f"{right:.4g},78 {left:.4g},78", thick=3)
+        texts = (
+            f"→ {there[0]} × activations, {amount(there[1], 'B')}",
+            f"← {back[0]} × gradients, {amount(back[1], 'B')}",
+        )
+        for i, text in enumerate(texts):
+            sheet.words(width / 2, 142 + 24 * i, text, "middle", bold=True)
+        return sheet
+
+    return plate(
+        title,
+        f"{first[1]} parameters on {devices[0]}, {first[3]} at the peak; {second[1]} "
+        f"on "
+        f"{devices[1]}, {second[3]}. {there[0]} copies of activations, {there[1]} "
+        f"bytes, go "
+        f"to {devices[1]}; {back[0]} of gradients, {back[1]} bytes, come back.",
         draw,
     )

@@ -5,9 +5,10 @@ import pytest
 from tests.book import deserts
 
 # Pages in which one looks something up, and that nobody reads from top to bottom: lists
-# of failures, terms, rows, checks; the plan of a course; the log of what was run.
-LOOKED_UP = {"app_clinic", "app_errata", "app_glossary", "app_guard", "app_course"}
-LOOKED_UP |= {"app_status"}
+# of failures, terms, rows, checks; the plan of a course; the log of what was run; how
+# to start a notebook, for each place where it can run.
+LOOKED_UP = {"app_errata", "app_glossary", "app_guard", "app_course"}
+LOOKED_UP |= {"app_status", "app_where"}
 READ = {"app_clinic_hangs", "app_clinic_invariants"}  # of the clinic's pages
 COUNTED = "<svg width='300' height='100'><rect width='9' height='9'/></svg>"
 NOT = (
