@@ -75,7 +75,7 @@ def test_play_ends_at_the_end(chart):
 
 def test_the_sheet_can_be_taken(chart, site):
     """The page's link leads to the file that the build has written."""
-    link = chart.page.get_by_role("link", name="Take the sheet for A2")
+    link = chart.page.get_by_role("link", name="sheet for A2")
     assert link.get_attribute("href") == "../_static/wall-chart-a2.svg"
     sheet = (site / "_static/wall-chart-a2.svg").read_text("utf8")
     assert sheet == picture.sheet()

@@ -203,16 +203,15 @@ def words(layout: str) -> str:
     time, held = found.peak
     used = WORLD_SIZE if len(found.sent) > 1 else 1
     text = (
-        f"{LAYOUTS[layout]}: a step "
-        f"takes {amount(found.seconds, 's')}. A rank holds most after "
-        f"{amount(time, 's')}, {amount(sum(held), 'B')}, of which "
-        f"{amount(held[-1], 'B')} are activations."
+        f"{LAYOUTS[layout]}: a step takes {amount(found.seconds, 's')}. Memory peaks "
+        f"at {amount(sum(held), 'B')} after {amount(time, 's')}; "
+        f"{amount(held[-1], 'B')} of that are activations."
     )
     if used == 1:
         return text
     faster = used * alone.seconds / found.seconds
     return (
-        f"{text} It sends {amount(sum(found.sent), 'B')} to the next rank and waits "
+        f"{text} Each rank sends {amount(sum(found.sent), 'B')} to the next and waits "
         f"{amount(found.waits, 's')}. {used} ranks train {faster:.1f} times as many "
         "samples per second as one GPU."
     )
@@ -243,7 +242,7 @@ def page_figure() -> str:
     return (
         f'<figure class="wall-chart" data-facts="{escape(data)}">{panels}'
         f'<p class="wall-legend">A tank, from below: {legend} '
-        f"A full one is {amount(FULL, 'B')}. Hatched: gradients on their way. "
+        f"A full one holds {amount(FULL, 'B')}. Hatched: gradients on their way. "
         "Red: the rank waits.</p></figure>"
     )
 
@@ -285,7 +284,7 @@ def sheet() -> str:
         parts.append(f'<rect {box} style="{style}"/>')
         parts.append(write(x + 38, top, kind, "start", 17))
         x += 80 + 10 * len(kind)
-    more = f"A full tank is {amount(FULL, 'B')}. Hatched: on its way. Red: waits."
+    more = f"A full tank holds {amount(FULL, 'B')}. Hatched: on its way. Red: waits."
     parts.append(write(x, top, more, "start", 17))
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" width="594mm" height="420mm" '
