@@ -52,8 +52,8 @@ function summaryOf(seconds, present, absent, waits) {
   if (!sum(waits))
     return `All four call all_reduce after ${amount(seconds[0], "s")}, so nobody waits. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
   const last = present.reduce((a, b) => (seconds[b] > seconds[a] ? b : a));
-  return `Rank ${last} comes last, after ${amount(seconds[last], "s")}. The others wait for it: `
-    + `${waited} in total. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
+  return `Rank ${last} comes last, after ${amount(seconds[last], "s")}. The others wait for it, `
+    + `and their times add up to ${waited}. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
 }
 
 export function compute({ arrives }) {

@@ -148,7 +148,8 @@ def _summary(
     last = max(present, key=lambda rank: seconds[rank])
     return (
         f"Rank {last} comes last, after {amount(seconds[last], 's')}. The others wait "
-        f"for it: {waited} in total. Then each rank holds 0 + 1 + 2 + 3 = 6."
+        f"for it, and their times add up to {waited}. Then each rank holds 0 + 1 + 2 + "
+        "3 = 6."
     )
 
 
