@@ -23,7 +23,7 @@ def continued(output: str) -> Picture:
     first, second = runs
     title = claim(
         second[0][0] == first[-1][0] + 1 and second[0][1] < first[-1][1],
-        f"Epoch {second[0][0]} goes on where epoch {first[-1][0]} ended",
+        f"Epoch {second[0][0]} picks up where epoch {first[-1][0]} left off",
     )
 
     def draw(width: int) -> Sheet:

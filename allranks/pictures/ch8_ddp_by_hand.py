@@ -51,8 +51,8 @@ def when(output: str) -> Picture:
     }
     title = claim(
         max(early.values()) == early[steps[-1][0]] > 0 == early[steps[0][0]],
-        f"Of the buckets' messages, {early[steps[-1][0]]} leave while backward "
-        f"computes",
+        f"With buckets, {early[steps[-1][0]]} messages leave while backward is still "
+        "running",
     )
 
     def draw(width: int) -> Sheet:
