@@ -35,11 +35,14 @@
     const facts = JSON.parse(figure.dataset.facts), names = Object.keys(facts.layouts);
     const panels = [...figure.querySelectorAll(".wall-panel")];
     const now = make("p", { class: "wall-now", role: "status" });
-    const slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Moment of the step" });
-    let layout = names.at(-1), timer = null;
+    const slider = make("input", { type: "range", class: "wall-time", min: 0, max: 1000, step: 1,
+      "aria-label": "Moment of the step" });
+    let layout = names.at(-1), at = 0, timer = null;
+    const moments = () => facts.layouts[layout].moments;
 
     function update() {
-      const one = facts.layouts[layout], at = Number(slider.value), [time, held, done] = one.moments[at];
+      const one = facts.layouts[layout], [time, held, done] = one.moments[at];
+      slider.value = 1000 * time / facts.longest;
       for (const svg of figure.querySelectorAll(`[data-layout="${layout}"] svg`)) show(svg, one, facts, at);
       const most = Math.max(...one.moments.map(([, bytes]) => bytes.reduce((a, b) => a + b)));
       const sum = held.reduce((a, b) => a + b);
@@ -50,6 +53,11 @@
       slider.setAttribute("aria-valuetext", `${(1e3 * time).toFixed(1)} ms, ${done}`);
     }
 
+    function go(to) {
+      at = Math.min(Math.max(to, 0), moments().length - 1);
+      update();
+    }
+
     function choose(name) {
       layout = name;
       panels.forEach((panel) => { panel.hidden = panel.dataset.layout !== name; });
@@ -58,10 +66,8 @@
         tab.setAttribute("aria-selected", chosen);
         tab.tabIndex = chosen ? 0 : -1;
       });
-      const { moments } = facts.layouts[name], sums = moments.map(([, held]) => held.reduce((a, b) => a + b));
-      slider.max = moments.length - 1;
-      slider.value = sums.indexOf(Math.max(...sums));
-      update();
+      const sums = moments().map(([, held]) => held.reduce((a, b) => a + b));
+      go(sums.indexOf(Math.max(...sums)));
     }
 
     const tabs = panels.map((panel, i) => {
@@ -90,20 +96,28 @@
     const play = make("button", { type: "button" }, "Play");
     play.addEventListener("click", () => {
       if (timer) return stop();
-      if (slider.value === slider.max) slider.value = 0;
+      if (at === moments().length - 1) go(0);
       play.textContent = "Pause";
       timer = setInterval(() => {
-        slider.value = Number(slider.value) + 1;
-        update();
-        if (slider.value === slider.max) stop();
+        go(at + 1);
+        if (at === moments().length - 1) stop();
       }, TIMES);
     });
+    // The slider is time; what it shows is the last moment before. Keys go from one to the next.
     slider.addEventListener("input", () => {
       stop();
-      update();
+      go(moments().findLastIndex(([time]) => 1000 * time / facts.longest <= Number(slider.value) + 0.5));
+    });
+    slider.addEventListener("keydown", (event) => {
+      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1,
+        Home: 0, End: Infinity }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      stop();
+      go(to);
     });
     figure.prepend(make("div", { class: "wall-bar" },
-      make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), slider, play), now);
+      make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), play), now, slider);
     choose(layout);
   }
 

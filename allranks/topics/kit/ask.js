@@ -60,7 +60,7 @@ export function asking(name, ask, el, apply, about) {
     const now = !ask.always && about(view.state) !== asked.worth ? "changed"
       : asked.guess === null ? "open" : "answered";
     if (now === face) return;
-    if (face === "open" && now === "changed") hold(box.parentElement);
+    if (face && now === "changed") hold(box.parentElement);
     el.classList.toggle("x-asking", now === "open" && el.classList.contains("x-asking"));
     box.replaceChildren(...faces[face = now]());
   }

@@ -231,7 +231,14 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
 }
 
 // Frame what has the focus for those who use keys, and not under a mouse that drags it.
+// data-held: a slider, on the drawing or below it, is being dragged.
 function followHand(el) {
-  el.addEventListener("pointerdown", () => { el.dataset.by = "pointer"; });
+  el.addEventListener("pointerdown", ({ target }) => {
+    el.dataset.by = "pointer";
+    if (!target.closest("[role=slider], input[type=range]")) return;
+    el.dataset.held = "";
+    const free = () => { delete el.dataset.held; };
+    for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, free, { once: true });
+  });
   el.addEventListener("keydown", () => { delete el.dataset.by; });
 }

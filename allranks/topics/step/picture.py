@@ -17,8 +17,8 @@ from allranks.topics.step.sums import KINDS, LAYOUTS, Step, step
 
 WORLD_SIZE, BATCH_SIZE = 4, 4
 FULL = 6e9  # bytes of a full tank: one scale for all layouts
-DEPTHS = dict(zip(KINDS, (0.75, 0.5, 0.3, 0.6, 0.12), strict=True))
-WORK = {"forward": 0.15, "backward": 0.4, "step": 0.75}
+DEPTHS = dict(zip(KINDS, (0.75, 0.5, 0.3, 0, 0.12), strict=True))  # 0: hatched
+WORK = {"forward": 0.15, "backward": 0.34, "step": 0.75}
 
 
 class Room(NamedTuple):
@@ -106,7 +106,7 @@ def _row(rank: int, found: Step | None, room: Room, longest: float) -> Iterator[
         yield (
             f'<rect data-kind="{kind}" data-floor="{top + high}" data-high="{high}" '
             f'x="{room.tank}" y="{floor:.1f}" width="{room.tank_width}" '
-            f'height="{tall:.1f}" style="fill:{color};fill-opacity:{DEPTHS[kind]}"/>'
+            f'height="{tall:.1f}" style="{_look(kind, color, f"{room.hatch}{rank}")}"/>'
         )
     yield (
         f'<rect x="{room.tank}" y="{top}" width="{room.tank_width}" height="{high}" '
@@ -126,6 +126,12 @@ def _row(rank: int, found: Step | None, room: Room, longest: float) -> Iterator[
                 f'height="{size}" '
                 f'style="fill:url(#{room.hatch}{rank});stroke:{color}"/>'
             )
+
+
+def _look(kind: str, color: str, hatch: str) -> str:
+    """Return the style of a kind of memory: a depth of the rank's hue, or hatching."""
+    depth = DEPTHS[kind]
+    return f"fill:{color};fill-opacity:{depth}" if depth else f"fill:url(#{hatch})"
 
 
 def _lane(
@@ -236,14 +242,15 @@ def page_figure() -> str:
         for name, title in LAYOUTS.items()
     )
     legend = "".join(
-        f'<span><i style="opacity:{depth}"></i>{kind}</span>'
+        f'<span><i class="{"" if depth else "wall-hatch"}" '
+        f'style="opacity:{depth or 1}"></i>{kind}</span>'
         for kind, depth in DEPTHS.items()
     )
     return (
         f'<figure class="wall-chart" data-facts="{escape(data)}">{panels}'
-        f'<p class="wall-legend">A tank, from below: {legend} '
-        f"A full one holds {amount(FULL, 'B')}. Hatched: gradients on their way. "
-        "Red: the rank waits.</p></figure>"
+        f'<p class="wall-legend">A tank, from the bottom up: {legend} '
+        f"A full one holds {amount(FULL, 'B')}. Hatched in a lane: gradients on their "
+        "way. Red: the rank waits. Darkest: Adam's step.</p></figure>"
     )
 
 
@@ -278,8 +285,8 @@ def sheet() -> str:
         parts.append(write(70, top - 4, words(name), "start", 17))
         top += 40
     x, top = 70, top + 4
-    for kind, depth in DEPTHS.items():
-        style = f"fill:{RANK_COLORS[0]};fill-opacity:{depth}"
+    for kind in DEPTHS:
+        style = _look(kind, RANK_COLORS[0], "hatch0")
         box = f'x="{x}" y="{top - 16}" width="28" height="20"'
         parts.append(f'<rect {box} style="{style}"/>')
         parts.append(write(x + 38, top, kind, "start", 17))
