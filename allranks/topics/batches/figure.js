@@ -168,6 +168,10 @@ function trays({ world_size: W, batch_size }, { share, step }, width, need) {
     } };
 }
 
+// While the question is open, nobody knows who gets what is left when all ranks have got
+// equally many, or whether it is dealt at all: this is the round of the deal, or null.
+const open = ({ num_samples: n, world_size: W }) => n % W ? Math.floor(n / W) : null;
+
 // The orders of the next epochs stand above; that they are the same again is wrong.
 function nextOrders({ state, facts, set }, at, cards, need) {
   const same = state.shuffle && !state.set_epoch;
@@ -222,27 +226,30 @@ function deal(view) {
   const read = facts.steps ? facts.batches[0].flat().length : 0;
   const at = (place) => [GUTTER + place % cards.columns * cards.across + (place >= state.num_samples && cards.rows === 1 ? split : 0),
     ORDER + Math.floor(place / cards.columns) * cards.down];
-  const threads = [], above = [], below = [];
+  const threads = [], above = [], below = [], round = open(state);
   places.forEach(([sample, rank, k, again], place) => {
     const step = Math.floor(k / size), hue = rank === null ? "" : rankColor(rank), gone = rank === null || k >= read;
     const now = !gone && step === facts.step, deep = now ? 34 : step < facts.step ? 16 : 5;
     const lead = gone ? {} : { onclick: () => set({ step }), style: "cursor: pointer" };
     const look = `--hue: ${hue}; ${gone ? "" : `fill: color-mix(in srgb, var(--hue) ${deep}%, var(--x-ground));`}`
       + (again ? "stroke-dasharray: 3 2" : ""), [x, y] = at(place); // opaque, and digits have 4.5:1
+    const asked = k === round, veil = asked ? "x-answer" : ""; // k is the round of those that are left out, too
     const told = rank === null ? "left out" : `rank ${rank}${again ? ", read again" : ""}`;
-    above.push(h("svg:g", { ...lead, class: again ? "x-answer" : "", "data-id": `${epoch} place ${place}` }, h("svg:title", {}, `sample ${sample}: ${told}`),
-      card([x, y, cards.across - 2, cards.down - 2], sample, need, rank === null ? "x-idle" : "x-box", look)));
+    above.push(h("svg:g", { ...lead, class: veil, "data-id": `${epoch} place ${place}` }, h("svg:title", {}, `sample ${sample}: ${told}`),
+      card([x, y, cards.across - 2, cards.down - 2], sample, need, rank === null ? "x-idle" : "x-box", look)),
+    asked && !again && h("svg:g", { class: "x-guess" }, card([x, y, cards.across - 2, cards.down - 2], sample, need, "x-frame")));
     const slot = rank !== null && tray.slot(rank, k);
     if (!slot) return;
     if (now && !fine) {
       const [from, to] = [x + cards.across / 2 - 1, slot[0] + slot[2] / 2];
-      threads.push(h("svg:g", { class: again ? "x-answer" : "" },
+      threads.push(h("svg:g", { class: veil },
         h("svg:path", { class: "x-thread", style: `stroke: ${hue}`, d: `M${from} ${y + cards.down}C${from} ${TRAYS - 20} ${to} ${y + cards.down + 14} ${to} ${TRAYS - 5}` }), tip(to, hue)));
     }
-    below.push(h("svg:g", { ...lead, class: `x-mine${again || !now ? " x-answer" : ""}`,
+    below.push(h("svg:g", { ...lead, class: `x-mine${asked || !now ? " x-answer" : ""}`,
       "data-id": `${epoch} mine ${rank} ${k}`, "data-from": now ? `${epoch} place ${place}` : null },
     h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
-    card(slot, sample, need, gone ? "x-idle" : "x-box", look, again && "again")));
+    card(slot, sample, need, gone ? "x-idle" : "x-box", look, again && "again")),
+    asked && now && h("svg:g", { class: "x-guess" }, card(slot, "?", 10, "x-idle")));
   });
   return picture(width, HEIGHT, `All ${state.num_samples} samples, each with the rank that reads it`,
     origin(state, narrow), nextOrders(view, at, cards, need), bracket(state, facts, at, cards, narrow),
@@ -252,19 +259,21 @@ function deal(view) {
     fine && tip(tray.left(rank) + tray.wide / 2, rankColor(rank), 22),
     text(tray.left(rank) + tray.wide / 2, TRAYS + 17, tray.wide > 46 ? `rank ${rank}` : rank, { class: "x-small" })]),
     tray.wide > 46 ? null : text(0, TRAYS + 17, "rank", { "text-anchor": "start", class: "x-small" }),
-    threads, steps(state, facts, tray, width), above, below);
+    threads, steps(state, facts, tray, width, round), above, below);
 }
 
 // Name the steps at the left, and frame the one that is looked at: it is one for all ranks.
-function steps({ batch_size: size, world_size: W }, facts, tray, width) {
-  const left = { "text-anchor": "start" };
+function steps({ batch_size: size, world_size: W }, facts, tray, width, round) {
+  const left = { "text-anchor": "start" }, asked = round === null ? null : Math.floor(round / size);
   return upto(tray.steps).map((i) => tray.first + i).map((step) => {
     const y = tray.top(step), mid = y + Math.min(tray.tall, 64) / 2, now = step === facts.step && facts.steps > 0;
-    const num = W * (facts.batches[0]?.[step]?.length ?? 0), two = tray.tall >= 36;
+    const num = W * (facts.batches[0]?.[step]?.length ?? 0), two = tray.tall >= 36 && num > 0;
+    const many = (words, kind = "") => text(0, mid + 11, words, { ...left, class: `x-small x-soft ${kind}` });
     return h("svg:g", { class: now ? "" : "x-answer" },
       now && rect(GUTTER - 4, y - 4, width - GUTTER + 3, Math.min(tray.tall, 56 * tray.lines + GAP) - 1, { rx: 6, class: "x-frame", style: "stroke: var(--x-ink); stroke-width: 1.5", "data-id": "step" }),
       text(0, mid + (two ? -5 : 3), num ? `step ${step}` : "left out", { ...left, class: now ? "x-strong" : "" }),
-      two && num && text(0, mid + 11, num > 9 || width < 500 ? `${num} in all` : count(num, "sample"), { ...left, class: "x-small x-soft" }));
+      two && many(num > 9 || width < 500 ? `${num} in all` : count(num, "sample"), step === asked ? "x-answer" : ""),
+      two && now && step === asked && many(width < 500 ? "? in all" : "? samples", "x-guess"));
   });
 }
 

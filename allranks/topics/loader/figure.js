@@ -1,6 +1,6 @@
 // A loader is a queue: who waits, the model or the workers. Mirrors sums.py.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, nice, pressable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, table, whole, amount, nice, pressable, explorable } from "../kit/kit.js";
 import { NUM, TIMES, SIZES, WHOLE } from "./figure.py";
 import { EPS, A, M } from "./sums.py";
 
@@ -142,7 +142,7 @@ const fields = [
 const LEFT = 74, TOP = 36, LOADS = 105, QUEUE = 96, MODEL = 56, RIGHT = 4; // px
 const QUEUE_END = TOP + LOADS + 12 + QUEUE, MODEL_TOP = QUEUE_END + 14, HEIGHT = MODEL_TOP + MODEL + 24;
 const start = { "text-anchor": "start" };
-const deep = (b) => [12, 28, 18, 34, 23][b % 5]; // tells a batch from its neighbours
+const DEEP = { load: 22, place: 12, step: 42 }; // %: a batch is loaded, lies ready, is trained on
 
 // Return the places of batches that lie ready, as [batch, place, from, to]: the one that is
 // taken next lies in place 0, and the others move up.
@@ -170,13 +170,13 @@ function seen({ load_ms, step_ms, batch }, { batches }, narrow, width) {
 }
 
 // Draw a batch in a lane, from one moment to another. A press follows it.
-function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, hue = "var(--x-soft)", fly }) {
+function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, fly }) {
   const left = x(begin), wide = x(end) - left;
   if (end <= from || begin >= to || wide < 0.3) return null;
   const fits = wide > (b > 9 ? 18 : 10) && tall > 11;
   return h("svg:g", { onclick: () => set({ batch: b }), style: "cursor: pointer" }, h("svg:title", {}, told),
     rect(left, y, Math.max(1, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
-      style: `--hue: ${hue}; fill: color-mix(in srgb, ${hue} ${deep(b)}%, var(--x-ground))${b === at && tall < 20 ? "; stroke-width: 2" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
+      style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[id.split(" ")[0]]}%, var(--x-ground))${b === at && tall < 20 ? "; stroke-width: 2" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
     fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: b === at ? "x-strong" : "", "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
 }
 
@@ -227,17 +227,20 @@ function slots(view, { facts: { batches, room } }, width) {
 // The model's steps, and in red the time in which it waits for a batch.
 function stepping(view, { facts, narrow }) {
   const { x, from, to, at } = view, { batches, model_waits: share } = facts;
+  // Nobody can have loaded the first batch before the start.
+  const late = batches.some((row, b) => b && row[4] - batches[b - 1][5] > EPS);
   let said = false; // once is enough
   return [
-    text(0, MODEL_TOP + 24, "model", { ...start, class: "x-strong" }),
-    text(0, MODEL_TOP + 41, `waits ${percent(share)} %`, { ...start, class: "x-small x-answer" }),
+    text(0, MODEL_TOP + 17, "model", { ...start, class: "x-strong" }),
+    text(0, MODEL_TOP + 34, `waits ${percent(share)} %`, { ...start, class: "x-small x-answer" }),
+    text(0, MODEL_TOP + 49, late ? "" : "(the start)", { ...start, class: "x-small x-answer" }),
     batches.map(([, , , , taken, done], b) => {
       const free = b ? batches[b - 1][5] : 0, wide = x(taken) - x(free);
       const word = !said && wide > 38 && text(x(free) + wide / 2, MODEL_TOP + MODEL / 2 + 4, "waits", { class: "x-small", "data-id": `t wait ${b}` });
       said ||= word;
       return [taken - free > EPS && taken > from && free < to && h("svg:g", { class: "x-answer" },
         rect(x(free), MODEL_TOP, wide, MODEL, { class: "x-wait", rx: 0, "data-id": `wait ${b}` }), word),
-      bar(view, b, taken, done, MODEL_TOP, MODEL, { id: "step", hue: rankColor(0), fly: b === at && `load ${b}`,
+      bar(view, b, taken, done, MODEL_TOP, MODEL, { id: "step", fly: b === at && `load ${b}`,
         told: `step with batch ${b}, from ${ms(taken)} to ${ms(done)}` })];
     }),
   ];
@@ -255,7 +258,7 @@ function draw(shown) {
     h("svg:path", { class: "x-tip", d: `M${x(chosen[4])} ${MODEL_TOP}l-5 -8h10z` }));
   return {
     picture: picture(width, HEIGHT, "", stepper(n, set),
-      text(width - RIGHT, 20, `${worth}${digits(facts.per_s)} steps/s`, { "text-anchor": "end", class: "x-strong x-answer" }),
+      text(width - RIGHT, 20, `${worth || `${narrow ? "" : "in "}${NUM} batches: `}${digits(facts.per_s)} steps/s`, { "text-anchor": "end", class: "x-strong x-answer" }),
       lanes.ground, queue.ground, route, lanes.parts, queue.parts, stepping(view, shown),
       [0, 0.5, 1].map((part, i) => text(LEFT + part * (width - LEFT - RIGHT), HEIGHT - 6, ms(from + part * (to - from)),
         { "text-anchor": ["start", "middle", "end"][i], class: "x-small x-soft" }))),
@@ -285,18 +288,19 @@ function follow(at, [worker, asked, start, ready, taken], n, free) {
       : taken - free > EPS ? `The model has waited for it for ${ms(taken - free)}.` : "The model takes it at once.");
 }
 
-// How fast it is, among what one might think.
-const fastest = ({ bounds }) => Math.round(Math.min(...Object.values(bounds)));
+// How fast it can be in the long run, among what one might think.
+const fastest = ({ bounds }) => Math.min(...Object.values(bounds));
 const guesses = ({ state: { load_ms: load, step_ms: step, num_workers: n }, facts }) =>
-  [...new Set([fastest(facts), Math.round(1000 / step), Math.round(1000 / (load + step)), Math.round(1000 / load),
-    Math.round(1000 * n / (load + step))])].slice(0, 4).sort((a, b) => a - b);
+  [...new Set([fastest(facts), 1000 / step, 1000 / (load + step), 1000 / load, 1000 * n / (load + step)].map(digits))]
+    .slice(0, 4).sort((a, b) => a - b);
 const ask = {
   question: ({ state }) => `It takes ${ms(state.load_ms)} to load a batch, and ${ms(state.step_ms)} to train on it. With `
-    + `${count(state.num_workers, "worker")}, about how many steps per second are possible?`,
-  options: (view) => guesses(view).map(String),
-  answer: (view) => guesses(view).indexOf(fastest(view.facts)),
-  because: ({ facts: { bounds } }) => `The model allows ${digits(bounds.model)}, the workers ${digits(bounds.workers)}, `
-    + `and the cores ${digits(bounds.cores)}. The least of them decides.`,
+    + `${count(state.num_workers, "worker")}, how many steps per second are possible at most?`,
+  options: guesses,
+  answer: (view) => guesses(view).indexOf(digits(fastest(view.facts))),
+  because: ({ facts: { bounds, per_s } }) => `The least decides: the model allows ${digits(bounds.model)}, the workers ${digits(bounds.workers)}, `
+    + `and the cores ${digits(bounds.cores)}.` + (digits(per_s) === digits(fastest({ bounds })) ? ""
+    : ` In ${NUM} batches, the start included, it is ${digits(per_s)}.`),
 };
 
 export default explorable({

@@ -73,6 +73,25 @@ def test_the_page_shares_samples_out_as_python_does(explore):
     assert x.summary == said(world_size=1)  # the state after the first digit, 1
 
 
+def test_an_open_question_leaves_the_last_round_open(explore):
+    """Ten on four ranks: the last two cards and their step say nothing of 12 or 10."""
+    x = explore("book/ch5_ddp", "batches", asked=True)
+    of = """all => all.filter(one => one.getClientRects().length
+        && getComputedStyle(one).visibility === "visible"
+    ).map(one => one.textContent)"""
+    drawing = x.box.locator("svg text")
+    assert "8 in all" in drawing.evaluate_all(of), "eight are dealt for certain"
+    x.press("Next")
+    words = drawing.evaluate_all(of)
+    assert words.count("?") == 4, "one place for each rank"
+    assert "? in all" in words and "4 in all" not in words
+    assert not x.box.locator("svg .x-mine").evaluate_all(of)
+    x.box.locator(".x-ask").get_by_role("button", name="12", exact=True).click()
+    words = drawing.evaluate_all(of)
+    assert "4 in all" in words and "?" not in " ".join(words)
+    assert len(x.box.locator("svg .x-mine").evaluate_all(of)) == 12
+
+
 def test_an_epoch_without_set_epoch_replays_the_first(explore):
     """Without set_epoch(), epoch 3 looks the same as epoch 0, and so do 4 and 5."""
     x = explore("book/ch5_ddp", "batches")

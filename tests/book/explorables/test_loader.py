@@ -25,6 +25,8 @@ def test_workers_are_added_until_the_model_need_not_wait(explore):
     x.page.keyboard.press("Enter")  # the button keeps the focus
     assert x.summary == Loader(num_workers=3).facts["summary"]
     assert reds(x) == 1, "the first batch of an epoch is never there"
+    drawing = x.box.locator("svg")
+    assert "waits 4 %(the start)" in drawing.text_content()
     x.press("One worker less")
     assert x.summary == Loader(num_workers=2).facts["summary"]
     assert reds(x) > 3
@@ -37,6 +39,18 @@ def test_workers_are_added_until_the_model_need_not_wait(explore):
     assert "One core is the limit" in x.summary
     assert x.summary == Loader(num_workers=4, cores=1).facts["summary"]
     assert reds(x) > 0, "four batches come at once, and then none for a while"
+
+
+def test_what_is_possible_is_told_from_what_60_batches_reach(explore):
+    """Each number says what it is of: the limit, or the batches that are played."""
+    x = explore(PAGE, "loader", asked=True)
+    x.box.locator(".x-ask").get_by_role("button", name="16.7", exact=True).click()
+    said = x.box.locator(".x-verdict").inner_text()
+    assert said.startswith("Yes.") and "the workers 16.7" in said
+    assert said.endswith("In 60 batches, the start included, it is 16.6.")
+    drawing = x.box.locator("svg").text_content()
+    assert "60 batches: 16.6 steps/s" in drawing and "(the start)" not in drawing
+    assert "16.6 steps/s" in x.summary
 
 
 def test_a_batch_is_followed_by_press_and_by_keys(explore):
