@@ -98,10 +98,11 @@ const fields = [
 ];
 
 const BAR = 24, LINK = 9, BAND = 24, POINTS = 120, SPEEDS = [0.01, 1000]; // GB/s
-const SHORT = [["NVLink", "middle", 0], ["PCIe 5", "start", -3], ["400 Gb/s", "end", 5], // of LINKS
-  ["25 Gb/s", "middle", 0], ["1 Gb/s", "middle", 0], ["home", "middle", 0]];
+const SHORT = [["NVLink", "middle", 0], ["PCIe", "start", -3], ["InfiniBand", "end", 5], // of LINKS
+  ["Ethernet", "middle", 0], ["Ethernet", "middle", 0], ["home", "middle", 0]];
 const START = { "text-anchor": "start" }, END = { "text-anchor": "end" };
 const SMALL = { class: "x-small" }, SOFT = { class: "x-small x-soft" };
+const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5"; // a line is not seen behind
 // No rank is drawn here, as all do the same: grey, by the kind of work.
 const grey = (deep, more = {}) =>
   ({ class: "x-box", style: `--hue: var(--x-soft); --deep: ${deep}%`, rx: 0, ...more });
@@ -124,28 +125,39 @@ function layout({ facts, width, narrow }) {
     y: (i) => 22 + row * i, row, floor: 22 + 5 * row + 46, columns: [width - (narrow ? 94 : 96), width - 5] };
 }
 
+// Draw what a link is busy with: the start-ups of messages, and then their bytes. In truth
+// they take turns, bucket by bucket. Part of it is hidden by computing.
+function onLink({ state, facts }, at, i) {
+  const [name, , , messages, encoding, communication, exposed] = facts.ways[i], y = at.y(i) + at.bar + BAR + 1;
+  const compute = state.compute_ms * 1e-3, hidden = Math.min(communication - exposed, compute);
+  const starting = messages * state.alpha_us * 1e-6, early = Math.min(starting, hidden), late = Math.min(starting - early, exposed);
+  const piece = (what, from, seconds, box) => at.long(seconds) > 0.3 && box(at.left + at.long(from), Math.max(1, at.long(seconds)), `${what} ${name}`);
+  const starts = (x, across, id) => rect(x, y, across, LINK, grey(60, { "data-id": id }));
+  const bytes = (x, across, id) => hatched(x, y, across, LINK, "var(--x-soft)", { rx: 0, "data-id": id });
+  return [piece("starts", compute - hidden, early, starts), piece("hidden", compute - hidden + early, hidden - early, bytes),
+    piece("restarts", compute + encoding, late, starts), piece("sent", compute + encoding + late, exposed - late, bytes)];
+}
+
 // Draw a step: all ranks compute, encode and wait; below, when the link is busy.
 function bars(view, at, i) {
-  const { state, facts, before } = view, [name, , , , encoding, communication, exposed, step] = facts.ways[i];
-  const y = at.y(i) + at.bar, compute = state.compute_ms * 1e-3, hidden = Math.min(communication - exposed, compute);
+  const { state, facts, before } = view, [name, , , , encoding, , exposed, step] = facts.ways[i];
+  const y = at.y(i) + at.bar, compute = state.compute_ms * 1e-3;
   let x = at.left;
   const part = (seconds, what, attributes) => {
     const from = x, across = Math.max(1, at.long(seconds));
     x += at.long(seconds);
-    return seconds > 0 && [rect(from, y, across, BAR, { ...attributes, "data-id": `${what} ${name}` }),
+    return seconds > 0 && [rect(from, y, across, BAR, { rx: 0, style: "fill: var(--x-ground)" }), // one red, on all rows
+      rect(from, y, across, BAR, { ...attributes, "data-id": `${what} ${name}` }),
       inside(from, y + 16, across, `${what} ${amount(seconds, "s")}`, what)];
   };
-  const sent = (from, seconds, what) => seconds > 0 && hatched(at.left + at.long(from), y + BAR + 1,
-    Math.max(1, at.long(seconds)), LINK, "var(--x-soft)", { rx: 0, "data-id": `${what} ${name}` });
   const more = at.long((facts.as_good[i] ?? step) - step), past = before?.facts.ways[i][7];
   const mine = guessed(state)[name], flag = at.left + at.long(mine ?? 0);
   return [part(compute, "computes", grey(18)), part(encoding, "encodes", grey(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
     more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
-    sent(compute - hidden, hidden, "hidden"), sent(compute + encoding, exposed, "sent"),
+    onLink(view, at, i),
     past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` }),
     mine && rect(flag - 5, y - 3, 10, BAR + 6, { rx: 5, style: "fill: none; stroke: var(--x-mark); stroke-width: 2", "data-id": `grip ${name}` }),
-    mine && !view.narrow && flag > x + more && text(flag + 9, y + 16, "your guess", { ...START, ...SOFT,
-      style: "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5" })];
+    mine && !view.narrow && flag > x + more && text(flag + 9, y + 16, "your guess", { ...START, ...SOFT, style: OVER })];
 }
 
 // Draw what is known of a step before the answer, with an end to drag.
@@ -179,7 +191,7 @@ function row(view, at, i) {
     rect(0, y - 2, width, at.row - 2, { style: `fill: ${chosen ? "var(--x-shade)" : "transparent"}` }),
     text(4, base - (narrow ? 0 : 6), narrow ? `${label} · ${sends}` : label, { ...START, class: chosen ? "x-strong" : "" }),
     !narrow && text(4, base + 10, `sends ${sends}`, { ...START, ...SOFT }),
-    shown.map((words, k) => text(at.columns[k], base, words, { ...END, class: good === null && k ? "x-small x-soft" : strong[k] })),
+    shown.map((words, k) => text(at.columns[k], base, words, { ...END, style: narrow && !chosen ? OVER : "", class: good === null && k ? "x-small x-soft" : strong[k] })),
     !open && bars(view, at, i)), `method ${name}`, LABELS[name], () => set({ method: name }), chosen);
   return [button, open && guessing(view, at, i)];
 }
@@ -200,7 +212,7 @@ function band({ state, set, width, narrow, asking }, at) {
   const names = LINKS.map(([, , speed], i) => {
     const [words, anchor, by] = narrow && i === 1 ? [] : SHORT[i];
     return words && [h("svg:path", { class: "x-frame", d: `M${x(speed)} ${floor - 5}v5` }),
-      text(x(speed) + by, floor - 8, words, { ...SOFT, "text-anchor": anchor })];
+      narrow ? text(x(speed), floor - 8, words, SOFT) : text(x(speed) + by, floor - 8, `${words} ${speed}`, { ...SOFT, "text-anchor": anchor })];
   });
   const said = `${state.gb_per_s} GB/s`, wide = 7.4 * said.length + 16;
   const middle = Math.min(Math.max(now, wide / 2 + 1), width - wide / 2 - 1), low = floor + BAND + 6;
@@ -211,7 +223,7 @@ function band({ state, set, width, narrow, asking }, at) {
   "speed", { label: "bandwidth of a link", now: state.gb_per_s, low: SPEEDS[0], high: SPEEDS[1], said,
     move: (by, from) => map.value(map.place(from) + by / (width - 8)),
     step: (by) => map.value(map.place(state.gb_per_s) + by / 60), set: (gb_per_s) => set({ gb_per_s }) });
-  return [text(4, floor - 27, narrow ? "The shortest step, by bandwidth" : "Which way has the shortest step, by what a link carries", { ...START, ...SMALL }), names,
+  return [text(4, floor - 27, narrow ? "The shortest step, by a link's GB/s" : "Which way has the shortest step, by the GB/s that a link carries", { ...START, ...SMALL }), names,
     asking ? rect(4, floor, width - 8, BAND, { class: "x-idle" }) : parts,
     [-2, -1, 0, 1, 2, 3].map((k) => [10 ** k, Math.min(Math.max(x(10 ** k), 16), width - 18)])
       .filter(([, at]) => Math.abs(at - middle) > wide / 2 + 20)
@@ -223,7 +235,12 @@ function draw(view) {
   const plain = at.left + at.long(facts.ways[0][7]);
   return {
     picture: picture(width, at.floor + BAND + 32, "",
-      text(at.left + 1, 12, narrow ? "hatched: on the link" : "one step →   hatched: the link is busy", { ...START, ...SOFT }),
+      text(at.left + 1, 12, narrow ? "link:" : "one step →   below it, the link:", { ...START, ...SOFT }),
+      [["starts messages", "starts", 0], ["carries bytes", "bytes", narrow ? 64 : 128]].map(([words, few, by], k) => {
+        const x = at.left + by + (narrow ? 36 : 198);
+        return [k ? hatched(x, 4, 14, LINK, "var(--x-soft)", { rx: 0 }) : rect(x, 4, 14, LINK, grey(60)),
+          text(x + 18, 12, narrow ? few : words, { ...START, ...SOFT })];
+      }),
       // Through all bars: how long a step takes without compression.
       h("svg:path", { class: "x-frame", d: `M${plain} ${at.y(1)}V${at.y(5) - 6}` }),
       ["a step", "for equal loss"].map((words, k) => text(at.columns[k], 12, words, { ...END, ...SOFT })),
@@ -233,6 +250,8 @@ function draw(view) {
       h("p", {}, "Press a way to choose it, or drag the bandwidth. The last bucket has no backward left to hide behind. "
         + "Encoding for PowerSGD takes 0.4 of the time of top-k's search, and a cast 0.1, about as measured on one core. "
         + "The two large models' times are estimates, at 40 % of an H100's peak."),
+      h("p", {}, "Each message has a start-up, α, which takes the link's time and sends nothing: where few bytes leave in many messages, "
+        + "the link is busy for long. Start-ups and bytes alternate, bucket by bucket; the drawing puts all start-ups first."),
       h("p", {}, "A step may teach less than a plain one. The dashed part, and the last column, add the steps that this chapter's network on "
         + "digits needed to a loss of 0.2: "
         + `${Object.entries(LEARNS).filter(([, [setting]]) => setting).map(([name, [, , steps]]) => `${steps} times as many with ${LABELS[name]}`).join(", ")} `
@@ -241,9 +260,9 @@ function draw(view) {
         + "Top-k sends 8 bytes for each number that it keeps, a value and its place, and they go to all ranks, W − 1 hops: "
         + `from ${facts.more_from} ranks on, that is more than without. `
         + "The others go around a ring, 2 (W − 1) / W times. PowerSGD sends r numbers for each row and for each column, in two all_reduces."),
-      table("What each method sends and takes", ["method", "handed over", "sent", "messages in a row", "encodes", "communicates", "waits", "step"],
+      table("What each method sends and takes", ["method", "handed over", "sent", "messages in a row", "their start-ups", "encodes", "communicates", "waits", "step"],
         facts.ways.map(([name, handed, sent, messages, ...times]) => [LABELS[name], amount(handed, "B"), amount(sent, "B"),
-          Number(messages.toFixed(2)), ...times.map((time) => amount(time, "s"))])),
+          Number(messages.toFixed(2)), ...[messages * state.alpha_us * 1e-6, ...times].map((time) => amount(time, "s"))])),
     ],
   };
 }

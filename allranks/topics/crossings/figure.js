@@ -1,6 +1,6 @@
 // How long an all_reduce takes. Mirrors sums.py and ../links/sums.py.
 
-import { h, picture, rect, text, rankColor, hatch, pressable, table, whole, amount, range01, draggable, still, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, hatched, pressable, table, whole, amount, range01, draggable, still, explorable } from "../kit/kit.js";
 import { MOST_RANKS, SIZES, LATENCIES, SPEEDS, REAL } from "./figure.py";
 import { LINKS as NAMED } from "../links/sums.py";
 
@@ -83,6 +83,7 @@ const fields = [
 
 const LEFT = 50, RIGHT = 54, BAND = 20; // px
 const POINTS = 90, DOTS = 8; // along a line; ranks in a pictogram
+const MOST = 5; // times the fastest's: the longest time that a small drawing or bar shows
 const GREY = "var(--x-soft)", SMALL = { class: "x-small" }, START = { "text-anchor": "start" };
 const LINK = "fill: var(--x-mark); text-decoration: underline dotted"; // words that one can press
 const range = (n) => [...Array(n).keys()];
@@ -119,7 +120,7 @@ function run(svg, { ways, seconds: least }, size) {
     if (!svg.isConnected || still()) return;
     for (const [name, , , time] of ways) {
       const place = svg.querySelector(`[data-run="${name}"]`), [spots, steps] = pattern(name, size);
-      const duration = Math.min(6000, 1200 * time / least) / steps.length; // ms of a step
+      const duration = 1200 * Math.min(MOST, time / least) / steps.length; // ms of a step
       steps.forEach((step, i) => step.forEach(([s, t]) => {
         const [[cx, cy], [toX, toY]] = [spots[s], spots[t]];
         const dot = h("svg:circle", { cx, cy, r: 3, opacity: 0, style: `fill: var(--x-ground); stroke: ${rankColor(s)}; stroke-width: 1.5` });
@@ -137,24 +138,40 @@ function run(svg, { ways, seconds: least }, size) {
   watcher.observe(svg);
 }
 
+// A bar of time: first what the steps cost, then the bytes on the link. All algorithms'
+// bars have one scale; what is much slower than the fastest is cut, with a gap.
+function cost([name, steps, , time], x, y, across, { state, facts, asking }) {
+  const longest = Math.min(MOST * facts.seconds, Math.max(...facts.ways.map((way) => way[3])));
+  const long = (seconds) => across * Math.min(1, seconds / longest), part = long(steps * state.alpha_us * 1e-6);
+  if (asking) return rect(x, y, across, 8, { class: "x-idle", rx: 0 });
+  return h("svg:g", { "data-cost": name }, rect(x, y, part, 8, { rx: 0, style: `fill: ${GREY}` }), long(time) > part && hatched(x + part, y, long(time) - part, 8, GREY, { rx: 0 }),
+    time > 1.001 * longest && h("svg:path", { d: `M${x + across - 16} ${y + 10}l6 -12`, style: "stroke: var(--x-ground); stroke-width: 4" }));
+}
+
 // Above: each algorithm, and which part of its time goes into steps, and which into bytes.
-function card(name, i, { state, facts, set, width, narrow }, paint) {
+function card(name, i, view) {
+  const { state, facts, set, width, narrow, asking } = view;
   const { world_size: W, halving } = state, wide = width / 4, x = i * wide, across = wide - (narrow ? 8 : 18);
   const [left, top, bar] = narrow ? [x, 68, 124] : [x + 62, 15, 71];
-  const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest ? "x-strong" : "";
+  const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest && !asking ? "x-strong" : "";
   const each = { ring: `of n / ${W.toLocaleString("en")}`, halving: "of n/2, n/4 …" }[name] ?? "of n";
   const said = way ? [[`${way[1].toLocaleString("en")} steps`], [each], [amount(way[3], "s"), `x-answer ${strong}`]]
     : halving ? [["needs 2, 4,"], ["8, … ranks"]] : [["not used:"], ["press to add"]];
-  const part = way && across * way[1] * state.alpha_us * 1e-6 / way[3];
   const box = h("svg:g", {},
     h("svg:rect", { x, y: 0, width: across, height: bar + 10, fill: "transparent" }),
     h("svg:g", { opacity: way ? 1 : 0.5 }, pictogram(name, W, x)),
     text(left, top, name, { ...START, class: strong }),
     said.map(([words, look = "x-small"], k) => text(left, top + 16 * (k + 1), words, { ...START, class: look, style: !halving && k && !way ? LINK : "" })),
-    way && [h("svg:rect", { x, y: bar, width: part, height: 8, style: `fill: ${GREY}` }),
-      h("svg:rect", { x: x + part, y: bar, width: across - part, height: 8, style: `fill: ${paint}` })]);
+    way && cost(way, x, bar, across, view));
   return name !== "halving" ? box
     : pressable(box, "halving", "allow halving and doubling, in the drawing", () => set({ halving: !halving }), halving);
+}
+
+// What the bars above the lines consist of.
+function legend({ narrow }, { top }) {
+  const y = top - 12, parts = [["steps", 0], ["bytes", 62]], few = narrow ? "" : "one scale of time for all bars";
+  return [parts.map(([words, x], k) => [k ? hatched(x, y - 8, 14, 8, GREY, { rx: 0 }) : rect(x, y - 8, 14, 8, { rx: 0, style: `fill: ${GREY}` }),
+    text(x + 19, y, words, { ...SMALL, ...START })]), text(128, y, few, { class: "x-small x-soft", ...START })];
 }
 
 // Say where sizes and times are. Times reach, in powers of ten, from the fastest at 1 kB
@@ -171,32 +188,27 @@ function scales({ facts, state, width, narrow }) {
   return { map, wide, top, floor, low, high, at, x, y, inside, line };
 }
 
-function axes({ width, narrow }, { x, y, low, high, wide, floor }) {
+// Before the answer, times have no numbers: it could be read off.
+function axes({ width, narrow, asking }, { x, y, low, high, wide, floor }) {
   const tens = (from, to) => range(to - from + 1).map((i) => from + i);
   return [
     tens(low, high).map((k) => [
       h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
-      text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
+      text(LEFT - 6, y(10 ** k) + 4, asking ? "?" : k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
     ]),
     tens(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) => text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"), SMALL)),
     text(LEFT + wide / 2, floor + BAND + 35, "bytes that each rank brings, n", { class: "x-small x-soft" }),
   ];
 }
 
-// Below the lowest line: plain up to where its steps alone are, and hatched what its bytes
-// add. Where another algorithm begins to win, the steps jump.
-function areas({ facts, state }, { x, y, at, line, floor }, paint) {
-  const label = (px, py, words) => [rect(px - 22, py - 12, 44, 16, { rx: 8, style: "fill: var(--x-ground)" }), text(px, py, words, SMALL)];
+// The lowest line, and below it which algorithm that is.
+function lowest({ facts, width, asking }, { x, line, floor }) {
+  if (asking) return rect(LEFT, floor + 4, width - LEFT - RIGHT, BAND, { class: "x-idle" });
   return facts.winners.map(([name, from], i) => {
     const way = facts.ways.find(([one]) => one === name), to = facts.winners[i + 1]?.[1] ?? SIZES[1];
-    const [left, right, steps] = [x(from), x(to), y(way[1] * state.alpha_us * 1e-6)], across = right - left, middle = (left + right) / 2;
-    const path = line(way, from, to).join("L"), late = from * (to / from) ** 0.8, high = steps - y(at(way, late));
+    const [left, right] = [x(from), x(to)], across = right - left, middle = (left + right) / 2;
     return [
-      h("svg:path", { d: `M${left} ${floor}V${steps}H${right}V${floor}z`, style: `fill: ${GREY}; fill-opacity: 0.2` }),
-      h("svg:path", { d: `M${left} ${steps}L${path}L${right} ${steps}z`, style: `fill: ${paint}; fill-opacity: 0.7` }),
-      h("svg:path", { d: `M${path}`, style: "fill: none; stroke: var(--x-ink); stroke-width: 3", "data-id": `line ${name}` }),
-      floor - steps > 24 && across > 60 && label(middle, (floor + steps) / 2 + 4, "steps"),
-      high > 30 && across > 60 && label(x(late), steps - high / 2 + 6, "bytes"),
+      h("svg:path", { d: `M${line(way, from, to).join("L")}`, style: "fill: none; stroke: var(--x-ink); stroke-width: 3", "data-id": `line ${name}` }),
       rect(left, floor + 4, Math.max(1, across - 1), BAND, { class: "x-box", "data-id": `band ${name}`, style: `--hue: ${GREY}; --deep: 14%` }),
       across > 7.5 * name.length + 60 ? text(middle, floor + 18, `${name} is fastest`, SMALL)
         : across > 7.5 * name.length + 6 && text(middle, floor + 18, name, SMALL),
@@ -218,6 +230,17 @@ function lines({ facts, width }, { y, at, line, inside, top, floor }) {
   });
 }
 
+// Say where the lowest line pays for what: it bends where its steps cost as much as its bytes.
+function bends({ facts, state, width, narrow }, { x, y, at, floor }) {
+  const bend = (name) => facts.ways.find(([one]) => one === name), balance = ([, steps, share]) => steps * facts.balance / share;
+  const [first, last] = [facts.winners[0], facts.winners.at(-1)].map(([name]) => bend(name)), wide = narrow ? 74 : 150;
+  const low = y(at(first, SIZES[0])) + 18, climbs = x(Math.min(Math.max(balance(last), SIZES[0]), SIZES[1]));
+  return [balance(first) > SIZES[0] && x(Math.min(balance(first), SIZES[1])) > LEFT + wide && low < floor - 2
+      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { class: "x-small x-soft", ...START }),
+    width - RIGHT - climbs > wide + 20 && state.gb_per_s > 0
+      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { class: "x-small x-soft", "text-anchor": "end" })];
+}
+
 // What a real machine took, if it is like this one; else the offer to compare with it.
 function reality({ facts, set, narrow }, { x, y, inside, top }) {
   const [name, gpus] = REAL, like = facts.published.length > 0, [, alpha_us, gb_per_s] = LINKS.find(([one]) => one === name);
@@ -234,7 +257,7 @@ function reality({ facts, set, narrow }, { x, y, inside, top }) {
 }
 
 // The upright line at n, which one drags, and where it meets the algorithms' lines.
-function handle({ state: { num_bytes: n }, facts, before, set, measured }, { map, wide, top, floor, x, y, inside }) {
+function handle({ state: { num_bytes: n }, facts, before, set, measured, asking }, { map, wide, top, floor, x, y, inside }) {
   const now = x(n), left = now > LEFT + wide / 2, real = measured?.seconds;
   return [
     before && inside(before.facts.seconds) && h("svg:circle", { cx: x(before.state.num_bytes), cy: y(before.facts.seconds), r: 6, class: "x-ghost" }),
@@ -245,7 +268,7 @@ function handle({ state: { num_bytes: n }, facts, before, set, measured }, { map
     "size", { label: "bytes of the tensor", now: n, low: SIZES[0], high: SIZES[1], said: amount(n, "B"),
       move: (by, start) => map.value(map.place(start) + by / wide),
       step: (by) => map.value(map.place(n) + by / 70), set: (num_bytes) => set({ num_bytes }) }),
-    facts.ways.filter((way) => inside(way[3])).map(([name, , , time]) => h("svg:circle", { cx: now, cy: y(time),
+    facts.ways.filter((way) => !asking && inside(way[3])).map(([name, , , time]) => h("svg:circle", { cx: now, cy: y(time),
       r: name === facts.fastest ? 6 : 4, style: `fill: ${name === facts.fastest ? "var(--x-ink)" : GREY}`, "data-id": `dot ${name}` })),
     real && inside(real) && y(real) < floor && rect(now - 6, y(real) - 6, 12, 12, { class: "x-handle" }),
     text(now + (left ? -10 : 10), top + 10, amount(n, "B"), { class: "x-strong", "text-anchor": left ? "end" : "start" }),
@@ -253,18 +276,18 @@ function handle({ state: { num_bytes: n }, facts, before, set, measured }, { map
 }
 
 function draw(view) {
-  const { state, facts, width } = view, place = scales(view), { pattern: weave, paint } = hatch(GREY);
+  const { state, facts, width } = view, place = scales(view);
   const alpha = state.alpha_us * 1e-6;
-  const made = picture(width, place.floor + BAND + 42, "", weave, ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view, paint)),
-    axes(view, place), areas(view, place, paint), lines(view, place), reality(view, place), handle(view, place));
+  const made = picture(width, place.floor + BAND + 42, "", ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view)), legend(view, place),
+    axes(view, place), bends(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place));
   run(made.firstChild, facts, state.world_size);
   return {
     picture: made,
     below: [
       h("p", {}, "Drag the upright line, or focus it and press the arrow keys. Both axes are logarithmic: where a "
-        + "line is flat, an all_reduce pays for its steps, and where it climbs, for its bytes (hatched). A message on this "
+        + "line is flat, an all_reduce pays for its steps, and where it climbs, for its bytes. A message on this "
         + `link pays as much for itself as for its bytes at α\u00a0B = ${amount(facts.balance, "B")}. Below each algorithm: the `
-        + "parts of its time. The small drawings show at most 8 ranks; they move in proportion to the times."),
+        + "parts of its time, its steps (plain) and its bytes (hatched); a bar with a gap is longer than drawn. The small drawings show at most 8 ranks; they move in proportion to the times."),
       facts.published.length > 0 && h("p", {}, `Dots: ${REAL[1]} H100 in one machine, as `, h("a", { href: REAL[2] }, "Microsoft Azure measured them"), " with NCCL."),
       table("The algorithms at this size", ["algorithm", "steps", "bytes that follow one another", "steps take", "bytes take", "time"],
         facts.ways.map(([name, steps, share, time]) => [name, steps, amount(share * state.num_bytes, "B"),

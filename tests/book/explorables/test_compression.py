@@ -79,6 +79,19 @@ def test_a_guess_is_dragged_and_stays_beside_the_answer(explore):
     assert left.count() == 2
 
 
+def test_what_the_link_is_busy_with_is_drawn(explore):
+    """PowerSGD sends the fewest bytes: its link is busy with starting messages."""
+    x = explore(PAGE, "compression")
+    wide = "all => all.reduce((sum, one) => sum + one.getBBox().width, 0)"
+    for name, _, _, messages, _, communication, *_ in Compression().facts["ways"]:
+        parts = [
+            x.box.locator(f"svg [data-id='{part} {name}']").evaluate_all(wide)
+            for part in ("starts", "restarts", "hidden", "sent")
+        ]
+        starting = messages * Compression().alpha_us * 1e-6 / communication
+        assert abs(sum(parts[:2]) / sum(parts) - starting) < 0.03, name
+
+
 def test_both_ends_stay_in_the_drawing(explore):
     """With 2 and 1,024 ranks, the slowest link and the fastest, all is inside."""
     x = explore(PAGE, "compression")

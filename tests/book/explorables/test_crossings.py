@@ -70,6 +70,37 @@ def test_a_reader_compares_with_a_real_machine_and_adds_an_algorithm(explore):
     assert x.field("allow halving and doubling").is_checked()
 
 
+def test_the_answer_cannot_be_read_off_before_it_is_given(explore):
+    """No point on a line, no number beside it, no bar and no winner is shown."""
+    x = explore("book/ch7_collectives", "crossings", asked=True)
+    shown, drawing = x.box.locator("svg [data-id^=dot], [data-cost]"), "svg >> nth=0"
+    assert shown.count() == 0
+    words = x.box.locator(drawing).text_content()
+    assert "100 µs" not in words and "fastest" not in words
+    x.press("114 µs")
+    assert shown.count() == 6
+    words = x.box.locator(drawing).text_content()
+    assert "100 µs" in words and "ring is fastest" in words
+
+
+def test_all_bars_have_one_scale_of_time(explore):
+    """A bar is as long as its time, up to five times the fastest's, and then cut."""
+    x = explore("book/ch7_collectives", "crossings")
+    for ranks in 4, 1024:
+        x.fill("Ranks, W", ranks)
+        facts = Crossings(world_size=ranks).facts
+        most = min(max(way[3] for way in facts["ways"]), 5 * facts["seconds"])
+        widths = {}
+        for name, _, _, time in facts["ways"]:
+            bar = x.box.locator(f"[data-cost={name}]")
+            widths[name] = bar.locator("rect").evaluate_all(
+                "all => all.reduce((sum, one) => sum + one.getBBox().width, 0)"
+            )
+            assert bar.locator("> path").count() == (time > most)
+        for name, _, _, time in facts["ways"]:
+            assert abs(widths[name] / max(widths.values()) - min(1, time / most)) < 0.01
+
+
 # What an algorithm's small drawing sends, and when the last of it has come, in ms.
 SENT = """box => Object.fromEntries([...box.querySelectorAll("[data-run]")].map(one => [
     one.dataset.run, one.getAnimations({ subtree: true }).map(({ effect }) =>
