@@ -175,6 +175,9 @@ function bar(device, view, { edge, scale, high, y: place }) {
         : hue ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
       named(kind, start, width, y, high, hue || added)];
   }));
+  if (view.asking) return [ // what it holds is the answer
+    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), ": holds ?"),
+    rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 })];
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
     // The weights that replicate sends leave from here.
     !device && STAGES[at] !== "replicate" && rect(edge, y, facts.memory[at][0][0] * scale, high, { fill: "none", "data-id": "sent" }),
@@ -213,15 +216,15 @@ function arrows({ state, facts }, { edge, middle, top }) {
 }
 
 // The stages as a film: what every device holds at the end of each. The frame that is
-// looked at can be pulled along, and each can be chosen. While a question is open, the
-// film ends there.
+// looked at can be pulled along, and each can be chosen. While a question is open, its
+// frames are empty.
 function film({ state, facts, set, width, narrow }, { until }) {
   const at = state.stage, pitch = width / STAGES.length, wideness = pitch - (narrow ? 3 : 7);
   const each = (FILM - 8) / state.num_devices, place = (device) => 4 + device * each;
   const frame = (totals, k) => h("svg:g", { style: "cursor: pointer", onclick: () => set({ stage: k }) },
     rect(k * pitch + 1, 1, wideness, FILM - 2, { class: "x-frame", fill: "transparent", style: "pointer-events: all" }),
     totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), Math.max(1, (wideness - 6) * total / until),
-      Math.max(1.5, each - 2), { class: k > at ? "x-box x-answer" : "x-box", rx: 0, style: `--hue: ${rankColor(device)}; --deep: 60%` })),
+      Math.max(1.5, each - 2), { class: "x-box x-answer", rx: 0, style: `--hue: ${rankColor(device)}; --deep: 60%` })),
     !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
       text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
   const half = wide(STAGES[at]) / 2, middle = at * pitch + wideness / 2;
@@ -291,6 +294,7 @@ const ask = {
   answer: ({ facts: { fullest: [first, second = first] } }) => (first > second ? 0 : first < second ? 1 : 2),
   because: ({ facts: { fullest } }) => `Device 0 holds up to ${mb(fullest[0])} in a step`
     + `${fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}` : ""}.`,
+  show: { stage: 0 }, // so that one walks through the step from its start
 };
 
 export default explorable({

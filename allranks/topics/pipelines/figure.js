@@ -1,7 +1,7 @@
 // Pipeline schedules: who works when. Mirrors sums.py and schedules.py.
 
 import { h, picture, rect, text, rankColor, hatched, table, whole, draggable, explorable } from "../kit/kit.js";
-import { MOST, WORDS } from "./figure.py";
+import { MOST, SHOWN, WORDS } from "./figure.py";
 import { DEPTH } from "./picture.py";
 import { NAMES } from "./schedules.py";
 
@@ -24,7 +24,7 @@ function oneFOneB(ranks, count, r) {
 function interleaved(split, ranks, count, v, rank) {
   const rounds = Math.max(1, Math.floor(count / ranks));
   if (count % rounds)
-    throw Error(`${split ? "Zero bubble" : "Interleaved 1F1B"} requires the number of microbatches `
+    throw Error(`${split ? "Zero bubble" : SHOWN.Interleaved1F1B} requires the number of microbatches `
       + `to be a multiple of the number of rounds (${rounds}), but got ${count}.`);
   const size = count / rounds, total = count * v;
   const hops = (split ? 1 : 2) * (ranks - 1 - rank);
@@ -151,8 +151,8 @@ const percent = (part, total) => 0 < part && 200 * part < total ? "under 1 %"
 // The schedule beside it, or null if torch refuses these numbers.
 function beside({ against, ...state }) {
   if (!against) return null;
-  if (!Object.hasOwn(shown, against))
-    throw Error(`against is ${against}: there are ${Object.keys(shown).join(", ")}`);
+  if (!Object.hasOwn(SHOWN, against))
+    throw Error(`against is ${against}: there are ${Object.keys(SHOWN).join(", ")}`);
   try {
     const { rows, ticks, peaks, length, work } = compute({ ...state, schedule: against });
     return { rows, ticks, peaks, end: Math.round(length * ticks), work: Math.round(work * ticks) };
@@ -186,7 +186,7 @@ export function compute({ against = "", ...state }) {
     peaks, peak: Math.max(...peaks) / v, messages: 2 * count * hops,
     moments, time, held: rows.map((row) => heldAt(row, time)), now,
     other: beside({ ...state, against }),
-    summary: `${schedule} on ${num_ranks} rank${num_ranks > 1 ? "s" : ""}: a step takes `
+    summary: `${SHOWN[schedule]} on ${num_ranks} rank${num_ranks > 1 ? "s" : ""}: a step takes `
       + `${inUnits(end, v)} units, of which each rank works ${inUnits(busy, v)}; `
       + `${percent(end - busy, end)} of the time is idle. At most, a rank holds the activations `
       + `of ${most} micro-batch${most === "1" ? "" : "es"}. At time ${inUnits(time, v)}, `
@@ -194,15 +194,13 @@ export function compute({ against = "", ...state }) {
   };
 }
 
-const shown = { GPipe: "GPipe", "1F1B": "1F1B", Interleaved1F1B: "Interleaved 1F1B",
-  InterleavedZeroBubble: "Interleaved zero bubble", ZBVZeroBubble: "ZBV (zero bubble, V)" };
 const count = (name, label, more = {}) =>
   ({ name, label, kind: "whole", min: 1, max: MOST[name], ...more });
 
 const fields = [
-  { name: "schedule", label: "Schedule", kind: "choice", knob: true, options: Object.entries(shown) },
+  { name: "schedule", label: "Schedule", kind: "choice", knob: true, options: Object.entries(SHOWN) },
   { name: "against", label: "Compare with", kind: "choice", knob: true,
-    options: [["", "nothing"], ...Object.entries(shown)] },
+    options: [["", "nothing"], ...Object.entries(SHOWN)] },
   count("num_microbatches", "Micro-batches", { knob: true, range: [1, MOST.num_microbatches] }),
   count("num_ranks", "Ranks", { range: [1, MOST.num_ranks] }),
   count("stages_per_rank", "Stages per rank", { show: (s) => s.schedule.startsWith("Inter") }),
@@ -218,6 +216,7 @@ const piece = (x, y, width, height, hue, kind, more = {}) => rect(x, y, width, h
   "stroke-dasharray": kind === "W" ? "3 2" : null, ...more, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%` });
 const red = (x, y, width, height, more) => rect(x, y, width, height, { class: "x-wait", rx: 0, style: "stroke: none", ...more });
 const bar = (x, y, width, more) => rect(x, y, width, 3, { rx: 0, style: "fill: var(--x-ink)", ...more });
+const took = (length, idle) => `: ${inUnits(length, 1)} units, idle ${share(idle)}`;
 const share = (part) => percent(Math.round(part * 1e6), 1e6).replaceAll(" ", "\u00a0");
 
 // Draw a schedule: for each rank a lane of work and waiting, and below it what the rank
@@ -252,12 +251,12 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
       h("svg:path", { class: "x-frame", d: `M${left} ${foot}H${x(end)}` }),
       text(width, foot - low / 2 + 4, inUnits(peaks[rank], ticks), ends)];
   });
-  // What was sent lies hatched where it arrived; a red thread is of what has not been sent.
+  // What was sent lies hatched where it arrived; a dashed thread is of what has not been sent.
   const thread = (work, sent = work[3] <= time) => {
     const need = needOf(work, home.length - 1), to = spots[work.slice(0, 3)], from = spots[need];
     if (!from || from.rank === to.rank) return [];
     const [y1, y2, by] = from.rank < to.rank ? [from.y + high, to.y, -5] : [from.y, to.y + high, 5];
-    return [h("svg:path.x-arrow", { d: `M${from.x} ${y1}L${to.x} ${y2}`, style: sent ? null : "stroke: var(--x-red); stroke-dasharray: 4 3" }),
+    return [h("svg:path.x-arrow", { d: `M${from.x} ${y1}L${to.x} ${y2}`, style: sent ? null : "stroke: var(--x-ink); stroke-dasharray: 4 3" }),
       sent && hatched(to.x - 5, y2 + by - 5, 10, 10, rankColor(from.rank), { rx: 2, "data-id": `sent ${to.key}`, "data-from": from.key })];
   };
   return { parts, thread };
@@ -282,9 +281,9 @@ function others(state) {
   const rows = NAMES.map((schedule) => {
     try {
       const { length, idle, peak, messages } = compute({ ...state, schedule });
-      return [shown[schedule], inUnits(length, 1), share(idle), inUnits(peak, 1), messages];
+      return [SHOWN[schedule], inUnits(length, 1), share(idle), inUnits(peak, 1), messages];
     } catch {
-      return [shown[schedule], "refused", "", "", ""];
+      return [SHOWN[schedule], "refused", "", "", ""];
     }
   });
   return table(`All five with these numbers, the interleaved ones with ${state.stages_per_rank} per rank`,
@@ -293,10 +292,10 @@ function others(state) {
 
 function draw({ state, facts, before, set, measured, width, narrow }) {
   const { rows, ticks, moments, time, peaks, law, other } = facts, real = measured?.rows, M = state.num_microbatches, units = time / ticks;
-  const grids = [{ rows, ticks, peaks, end: moments.at(-1), name: shown[state.schedule], said: `: idle ${share(facts.idle)}` }];
+  const grids = [{ rows, ticks, peaks, end: moments.at(-1), name: SHOWN[state.schedule], said: took(facts.length, facts.idle) }];
   if (real) grids.push({ ...grids[0], rows: real, end: Math.max(...real.flat().map((w) => w[4])), name: "Measured on live ranks", said: "" });
-  else if (state.against) grids.push({ rows: [], peaks: [], ticks, end: 0, ...other, name: shown[state.against],
-    said: other ? `: idle ${share(1 - other.work / other.end)}` : ": torch refuses these numbers" });
+  else if (state.against) grids.push({ rows: [], peaks: [], ticks, end: 0, ...other, name: SHOWN[state.against],
+    said: other ? took(other.end / other.ticks, 1 - other.work / other.end) : ": torch refuses these numbers" });
   const until = Math.max(before?.facts.length ?? 0, ...grids.map(({ end, ticks }) => end / ticks));
   const left = narrow ? 12 : 50, scale = (width - left - (narrow ? 28 : 46)) / until, x = (at) => left + at * scale;
   const most = Math.max(...grids.map(({ peaks, ticks }) => Math.max(...peaks) / ticks));
@@ -310,8 +309,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     grids.map(({ name, said }, n) => h("svg:text", { x: 0, y: n * HIGH + 15 }, h("svg:tspan.x-strong", {}, name), said)),
     text(width, 14, narrow ? "held" : "micro-batches held, at most", ends), drawn.map(({ parts }) => parts),
     before && h("svg:path.x-ghost", { d: `M${x(before.facts.length)} ${TOP - 4}V${TOP + LANES}` }),
-    h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), text(x(until), foot + 17, `${inUnits(until, 1)} units`, ends),
-    legend(grids, foot + (narrow ? 26 : 6), narrow ? width : x(until) - 60),
+    h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), legend(grids, foot + (narrow ? 26 : 6), width),
     h("svg:g", { "pointer-events": "none" },
       h("svg:path", { d: `M${now} ${TOP - 3}V${HIGH}m0 ${TOP - 3}V${foot}`, "data-id": "line", stroke: "var(--x-ink)", "stroke-width": 2 }), threads((row, time) => row.filter((w) => time < w[4]).slice(0, 1)), way),
     draggable(h("svg:g", {}, h("svg:circle.x-handle", { cx: now, cy: foot, r: 7, "data-id": "knob" }),
@@ -335,7 +333,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     picture: stage,
     below: [
       h("p", {}, "The number is the micro-batch. Press one, or drag the line: threads lead from what a rank waited for, "
-        + "red ones from what it still waits for. Dashed: the end before your last change."),
+        + "dashed ones from what it still waits for. Dotted: the end before your last change."),
       table(`At time ${inUnits(time, ticks)} of ${inUnits(moments.at(-1), ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],
         rows.map((_, r) => [`rank\u00a0${r}`, facts.now[r], facts.held[r], peaks[r]])),
@@ -357,12 +355,13 @@ function instead({ state, facts }) {
 const idle = (facts) => Math.round(100 * facts.idle);
 const guesses = (view) => [...new Set([idle(instead(view)), idle(view.facts), idle(view.facts) >> 1,
   idle(view.facts) + 20])].slice(0, 3).sort((a, b) => a - b);
-const spell = ({ length, work }) => `wait ${inUnits(length - work, 1)} units and work ${inUnits(work, 1)}`;
+const spell = ({ length, work }) => `${inUnits(length - work, 1)} of ${inUnits(length, 1)} units`;
 const ask = {
   question: (view) => `Ranks wait ${idle(view.facts)} % of this step, red. How much is it with ${instead(view).count} micro-batches?`,
   options: (view) => guesses(view).map((part) => `${part} %`),
   answer: (view) => guesses(view).indexOf(idle(instead(view))),
-  because: (view) => `Then they ${spell(instead(view))}; now they ${spell(view.facts)}.`,
+  because: (view) => `With ${instead(view).count} they wait ${spell(instead(view))}; `
+    + `with the ${view.state.num_microbatches} drawn here, ${spell(view.facts)}.`,
 };
 
 export default explorable({

@@ -18,6 +18,9 @@ MOST |= dict.fromkeys(("forward", "input_gradient", "weight_gradients"), 9)
 STEP_S = 1.2  # length of a measured step; messages take little in comparison
 WORDS = {"F": "forward", "B": "backward", "I": "input gradient"}
 WORDS["W"] = "weight gradients"
+SHOWN = {"GPipe": "GPipe", "1F1B": "1F1B", "Interleaved1F1B": "Interleaved 1F1B"}
+SHOWN["InterleavedZeroBubble"] = "Interleaved zero bubble"
+SHOWN["ZBVZeroBubble"] = "ZBV zero bubble"
 
 
 class Pipeline(Explorable):
@@ -110,7 +113,7 @@ class Pipeline(Explorable):
             "held": [_held(row, time) for row in rows],
             "now": now,
             "other": _beside(against, sizes),
-            "summary": f"{schedule} on {num_ranks} {ranks}: a step takes "
+            "summary": f"{SHOWN[schedule]} on {num_ranks} {ranks}: a step takes "
             f"{_number(end, v)} units, of which each rank works {_number(busy, v)}; "
             f"{_percent(end - busy, end)} of the time is idle. At most, a rank holds "
             f"the activations of {most} {microbatches}. "

@@ -211,7 +211,6 @@ function machine(i, view, plan) {
   });
   return [
     rect(left + side + 1, top, plan.machine - side - 2, floor + (named ? PLATE : pad) - top, { class: "x-frame", rx: 6 }),
-    h("svg:path", { class: "x-rails", d: `M${left + side} ${carTop + car * 0.8}h${plan.machine - side + (i % per < per - 1 ? GAP : 0)}` }),
     named ? text(left + PAD + 2, floor + 15, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" })
       : [text(left, carTop + car / 2 + 4.5, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" }),
         text(left + side - 3, carTop + car / 2 + 4.5, `${first} …`, { "text-anchor": "end", class: "x-small x-soft x-answer" })],
@@ -301,17 +300,21 @@ function draw(view) {
   };
 }
 
-// The question: a process that is not on the first node, if there is another.
-const asked = ({ state: { nodes } }) => {
-  const node = Math.min(1, nodes.length - 1), local = nodes.length > 1 ? 0 : nodes[0] - 1;
-  const right = rankOf(nodes, node, local);
-  return { node, local, right, options: [...new Set([local, node, right])].sort((a, b) => a - b) };
+// The question: the chosen process, among the ranks that one could take for its own.
+const asked = ({ state: { rank: right }, facts: { node_rank: node, local_rank: local, world_size } }) => {
+  const likely = [right, local, node, local + node, right + 1, right - 1, 0, 1, 2];
+  const options = [...new Set(likely.filter((rank) => rank >= 0 && rank < world_size))].slice(0, 3);
+  return { node, local, right, before: right - local, options: options.sort((a, b) => a - b) };
 };
 const ask = {
   question: (view) => `Which rank has the process on node ${asked(view).node} whose local rank is ${asked(view).local}?`,
   options: (view) => asked(view).options.map((rank) => `rank ${rank}`),
   answer: (view) => asked(view).options.indexOf(asked(view).right),
-  because: (view) => `${sum(view.state.nodes.slice(0, asked(view).node))} processes are on the nodes before it.`,
+  because: (view) => {
+    const { before, node, local } = asked(view);
+    return node ? `${count(before, "process")} on the nodes before it + local rank ${local}.`
+      : "No node comes before it, so its rank is its local rank.";
+  },
 };
 
 export default explorable({

@@ -92,3 +92,17 @@ def test_what_was_played_stands_beside_the_model(explore):
     column = moved.locator("td:nth-child(4)").all_inner_texts()
     assert column == ["400 MB, the same", "0 B, differs", "0 B, differs"]
     assert x.button("Run torch's own on virtual GPUs").is_visible()
+
+
+def test_the_drawing_keeps_the_answer_until_it_is_given(explore):
+    """No device's memory is drawn before; then the step begins at its start."""
+    x = explore("book/ch2_data_parallel", "data_parallel", asked=True)
+    bars = x.box.locator("svg .x-box:visible")
+    words = x.box.locator("svg").first.text_content
+    kinds = bars.count()
+    assert words().count("holds ?") == 4 and "at most" not in words()
+    x.press("Next")
+    assert bars.count() == kinds and words().count("holds ?") == 4
+    x.press("device 0")
+    assert x.summary == said(stage=0) and "holds ?" not in words()
+    assert bars.count() > kinds and "device 0: 1.2 GB, at most 2.89 GB" in words()

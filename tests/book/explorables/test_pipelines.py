@@ -22,6 +22,10 @@ def test_schedule_and_moment_are_chosen_by_keyboard(explore):
     x.page.keyboard.press("End")
     python.schedule = "ZBVZeroBubble"
     assert x.summary == python.facts["summary"]
+    name = x.field("Schedule").locator("option:checked").inner_text()
+    assert x.summary.startswith(f"{name} on 4 ranks: a step takes 25.5 units")
+    drawn = x.box.locator("svg").first.text_content()
+    assert f"{name}: 25.5 units" in drawn and "33 units" in drawn
     assert x.box.locator('svg .x-work [data-id^="a "]').count() == 4 * 8 * 2 * 3
     assert not x.field("Stages per rank").is_visible()  # ZBV has two, always
     assert "undefined" not in x.box.inner_text()
@@ -75,6 +79,8 @@ def test_the_red_part_is_the_idle_share(explore):
         red = x.box.evaluate(width, f"{which} idle")
         work = sum(x.box.evaluate(width, f"{which} {rank} ") for rank in range(4))
         assert abs(red / (red + work) - facts["idle"]) < 1e-6
+    words = x.box.locator("svg").first.text_content()
+    assert "1F1B: 33 units, idle 27\xa0%" in words and "GPipe: 33 units" in words
     x.field("Compare with").select_option("")
     assert x.box.locator('svg [data-id^="b "]').count() == 0
     x.field("Schedule").select_option("GPipe")
@@ -102,7 +108,7 @@ def test_the_line_and_a_click_set_the_moment(explore):
 
 
 def test_threads_lead_from_what_a_rank_waited_for(explore):
-    """What has arrived is hatched; a rank that still waits has a red thread."""
+    """What has arrived is hatched; a rank that still waits has a dashed thread."""
     x = explore(PAGE, "pipelines")
     python = Pipeline(**STATE)
     x.field("Compare with").select_option("")
@@ -124,8 +130,8 @@ def test_threads_lead_from_what_a_rank_waited_for(explore):
         names = "data-id", "data-from"
         assert [tuple(map(one.get_attribute, names)) for one in found] == sent
         idle = [words for words in facts["now"] if words.startswith("idle")]
-        red = x.box.locator("svg .x-arrow[style*='--x-red']")
-        assert red.count() == len(idle)
+        waited = x.box.locator("svg .x-arrow[style*='dasharray']")
+        assert waited.count() == len(idle)
         x.press("Next", " ")
         python.step += 1
     x.box.locator("svg .x-work").first.hover()  # its whole way, there and back
@@ -161,5 +167,7 @@ def test_the_question_is_what_more_micro_batches_do(explore):
     options = x.box.locator(".x-options button").all_inner_texts()
     assert options == ["13 %", "16 %", "27 %", "Just show me"]
     x.press("16 %")
-    assert "Yes. Then they wait 9 units and work 48;" in x.box.inner_text()
+    assert "Yes. With 16 they wait 9 of 57 units; with the 8 drawn here, 9 of 33 " in (
+        x.box.inner_text()
+    )
     assert round(100 * Pipeline(num_microbatches=16).facts["idle"]) == 16

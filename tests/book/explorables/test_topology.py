@@ -127,3 +127,22 @@ def test_the_sentence_changes_the_cluster(explore):
     assert "6 ranks on 3 nodes" in x.summary and "Rank 2 of 6" in x.summary
     x.page.keyboard.press("Home")
     assert "2 ranks on 1 node" in x.summary and "Rank 1 of 2" in x.summary
+
+
+def test_the_question_is_about_the_framed_process(explore):
+    """Whichever is chosen: the frame, "rank ?" and the question name the same one."""
+    x = explore("book/ch4_ranks", "topology", asked=True)
+    for rank in (2, 0, 1, 3):
+        if rank != 2:
+            x.press(f"rank {rank} local {rank % 2}, node {rank // 2}, GPU {rank % 2}")
+            x.press("Ask me about this one")
+        question = f"the process on node {rank // 2} whose local rank is {rank % 2}?"
+        assert question in x.box.locator(".x-ask").inner_text()
+        framed = x.box.locator(".x-stage [data-id^=rank]:has(.x-chosen)")
+        assert framed.get_attribute("data-id") == f"rank{rank}"
+        guess = x.box.locator(".x-stage .x-guess:visible")
+        assert guess.count() == 1 and framed.locator(".x-guess:visible").count() == 1
+        options = x.box.locator(".x-options button").all_inner_texts()
+        assert len(options) == 4 and f"rank {rank}" in options
+        x.press(f"rank {rank}")
+        assert "Yes. " in x.box.locator(".x-ask").inner_text()
