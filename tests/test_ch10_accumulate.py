@@ -70,7 +70,7 @@ def test_the_script_prints_a_line_for_each_try():
     right = [line for line in lines if "e-16 off" in line]
     assert [line[:13].strip() for line in right] == [
         *("plain", "layer norm", "group norm", "batch norm, f"),
-        *("tokens, all c", "the last, wit"),
+        *("tokens, all c", "tokens, witho"),
     ]
     assert [line.split()[-2] for line in lines] == ["1"] * 9 + ["4"]
 

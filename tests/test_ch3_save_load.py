@@ -55,7 +55,7 @@ def test_its_lines_say_what_the_page_says(tmp_path, monkeypatch, capsys):
     assert said["load_all"] == f"{said['never stopped']}, 0 tensors missing"
     error = said["flags as a Namespace"]
     assert error == "UnpicklingError: Weights only load failed"
-    assert said["flags in a dict"] == "model, optim, step, flags"
+    assert said["flags as a dict"] == "model, optim, step, flags"
     assert "PytorchStreamReader failed" in said["left by a failed save_in_place"]
     assert said["after save failed"] == "model, optim, step"
     assert [file.name for file in tmp_path.iterdir()] == ["ch3_save_load.pt"]

@@ -62,7 +62,7 @@ def test_the_page_shows_how_many_workers_start_and_what_they_get():
     assert [line.split(":")[0] for line in said[:3]] == [
         f"read, {n} workers" for n in range(3)
     ]
-    assert [line.split("for the ")[1].split(";")[0] for line in said[:3]] == [
+    assert [line.split("set by the ")[1].split(";")[0] for line in said[:3]] == [
         *("loader", "loader", "model")
     ]
     assert said[-6:-4] == [

@@ -59,7 +59,7 @@ def test_what_the_chapters_define_is_in_the_glossary():
     defined = {words(row.partition(",")[0]) for row in rows} - {"local world size"}
     for text in pages.values():
         for name in re.findall(r"\bdist\.(\w+)\(", text):
-            name = re.sub(r"_(single|into_tensor|tensor|object)$", "", name)
+            name = re.sub(r"_(single|into_tensor|tensor|object|object_list)$", "", name)
             if not name.endswith(("_group", "_rank", "_size", "_device")):
                 defined.add(words(name.removeprefix("i")))
     assert len(defined) > 12

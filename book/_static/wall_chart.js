@@ -119,6 +119,7 @@
     figure.prepend(make("div", { class: "wall-bar" },
       make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), play), now, slider);
     choose(layout);
+    figure.classList.add("wall-on");
   }
 
   document.querySelectorAll("figure.wall-chart").forEach(start);

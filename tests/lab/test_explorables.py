@@ -45,7 +45,7 @@ def figure(notebook, number: int = 0):
 
 def press(box):
     """Press the button that needs a kernel, and return what tells its answer."""
-    box.locator(".x-buttons button").first.click()
+    box.locator(".x-tools .x-buttons button").click()
     answer = box.locator(".x-measured")
     assert answer.get_attribute("role") == "status"  # a screen reader reads it
     return answer
@@ -61,6 +61,8 @@ def still_computes(box) -> bool:
     """Tell whether a control changes what the figure says, which takes the answer."""
     summary = box.locator(".x-summary")
     before = summary.inner_text()
+    if box.locator("details.x-more").get_attribute("open") is None:
+        box.get_by_text("More controls").click()
     field = box.get_by_label("samples in the data set", exact=True)
     field.fill(str(int(field.input_value()) + 2))
     return summary.inner_text() != before

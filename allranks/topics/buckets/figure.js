@@ -308,7 +308,7 @@ function stepPicture(view) {
   const { facts, before, width, narrow, state: { world_size: W } } = view;
   const until = nice(Math.max(facts.total, before?.facts.total ?? 0, TINY), FINE);
   const x = (time) => EDGE + time * (width - 2 * EDGE) / until, top = COMPUTES + LANE;
-  return picture(width, TRACK + 28, `Modelled step: ${facts.summary}`,
+  return picture(width, TRACK + 28, "",
     text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
     computing(facts, x),
     h("svg:g", { class: "x-guess" },
