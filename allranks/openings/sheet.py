@@ -111,6 +111,7 @@ class Sheet:
 
     def blank(self, x: float, y: float, width: float, height: float) -> None:
         """Cover what is below with the page's ground, so that a text can be read."""
+        width = min(width, self.width - x)  # nothing leaves the sheet
         place = f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}"'
         self.parts.append(f'<rect {place} style="fill:{GROUND}"/>')
 
