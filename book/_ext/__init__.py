@@ -41,7 +41,7 @@ PARTS = (
     "clinic.diagnose",  # {diagnose}: the box that finds a log's failure in the clinic
     "clinic.symptoms",  # {symptoms}: questions that end at a few cases
     "site.explorable",  # {explorable}: an interactive figure on a page
-    "site.wall_chart",  # {wall-chart}: one training step, and a sheet of it to print
+    "site.wall_chart",  # {wall-chart}, {wall-sheet}: one training step, to print too
     "site.filter_box",  # {filter-box}: narrows the clinic's index, and the glossary
     "site.cards",  # wide tables become cards on a phone
     "site.links",  # a page's files, places to run it, ways to change it
