@@ -57,7 +57,7 @@ def test_its_lines_say_what_the_page_says(tmp_path, monkeypatch, capsys):
     assert error == "UnpicklingError: Weights only load failed"
     assert said["flags as a dict"] == "model, optim, step, flags"
     assert "PytorchStreamReader failed" in said["left by a failed save_in_place"]
-    assert said["after save failed"] == "model, optim, step"
+    assert said["left by a failed save"] == "model, optim, step"
     assert [file.name for file in tmp_path.iterdir()] == ["ch3_save_load.pt"]
     state = lesson.read(str(tmp_path / "ch3_save_load.pt"))
     assert (list(state), state["step"]) == (["model", "optim", "step"], 100)

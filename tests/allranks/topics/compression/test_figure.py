@@ -81,7 +81,17 @@ def test_live_ranks_hand_over_what_the_figure_says(method):
     assert "2 live ranks" in found["summary"]
 
 
-def test_what_is_too_large_for_a_laptop_is_not_run():
-    for wrong in {"world_size": 9}, {"matrices": 1000, "width": 64}:
-        with pytest.raises(ValueError, match="to be really run"):
-            changed(**wrong).measure()
+def test_too_many_ranks_are_not_run():
+    with pytest.raises(ValueError, match="world_size must be at most 8 to be really"):
+        changed(world_size=9).measure()
+
+
+def test_two_matrices_stand_for_a_model_that_does_not_fit():
+    """The 7B model's button runs, says what it ran, and is right for that."""
+    x = changed(method="bf16", world_size=2, matrices=1000, width=64)
+    small = changed(method="bf16", world_size=2, matrices=2, width=512)
+    says = {way[0]: way[1] for way in small.facts["ways"]}["bf16"]
+    found = x.measure()
+    assert found["handed"] == says > 0
+    assert found["summary"].startswith("Two matrices of 512 x 512 stand for all.")
+    assert x.matrices == 1000  # the figure stays as it is
