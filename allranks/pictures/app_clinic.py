@@ -41,8 +41,7 @@ def missing(given: str) -> Picture:
     return plate(
         "The ranks that complain did nothing wrong: look for the one that is missing",
         f"{num} ranks over time. Ranks {others} work, and then wait in an all_reduce "
-        f"until "
-        f"the timeout. Rank {lost} never calls it.",
+        f"until the timeout. Rank {lost} never calls it.",
         draw,
     )
 
@@ -177,8 +176,7 @@ def compared(given: str) -> Picture:
     alt = "Gradients: " + "; ".join(f"{row.name} {row.said}" for row in rows)
     return plate(
         f"DDP's mean is right for the ranks, and wrong for the samples: {mean:.3g}, "
-        f"not "
-        f"{union:.3g}",
+        f"not {union:.3g}",
         alt,
         lambda width: bars(width, rows, max([*own, union]), 250, 60),
     )
@@ -238,8 +236,7 @@ def equal() -> Picture:
     return plate(
         "Three comparisons find most silent mistakes",
         "1: both ranks hold equal weights w. Their own gradients g0 and g1 differ. 2: "
-        "after "
-        "DDP both hold the mean of g0 and g1. 3: one process with all samples gets a "
-        "gradient g, which must be equal to that mean.",
+        "after DDP both hold the mean of g0 and g1. 3: one process with all samples "
+        "gets a gradient g, which must be equal to that mean.",
         draw,
     )

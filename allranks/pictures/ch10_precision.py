@@ -17,11 +17,13 @@ from allranks.pictures.chart import (
     claim,
     dot,
     fill,
+    in_two,
     linear,
     percent,
     plate,
     read,
     rule,
+    stick,
     wide,
 )
 
@@ -55,30 +57,15 @@ def cures(output: str) -> Picture:
     # Losses differ in the second decimal: an axis from 0 would hide it.
     span = high - low or 1
 
-    def draw(width: int) -> Sheet:
-        inside = wide(Sheet(width, 0))
-        left, pitch = (150, 34) if inside else (0, 54)
-        half = (width - left) / 2
-        sheet = Sheet(width, 46 + pitch * len(names))
-        sheet.words(left, 16, "test loss", bold=True)
-        sheet.words(left + half, 16, "stand still, per step", bold=True)
-        for place, name in enumerate(names):
-            y = 32 + pitch * place + (0 if inside else 20)
-            if inside:
-                sheet.words(left - 12, y + 17, name, "end")
-            else:
-                sheet.words(0, y - 4, name)
-            x = left + 8 + (half - 90) * (loss[name] - low) / span
-            rule(sheet, f"M{left + 8:.4g} {y + 12}H{x:.4g}", thick=2)
-            dot(sheet, x, y + 12)
-            sheet.words(x + 10, y + 17, f"{loss[name]:.3f}", bold=True)
-            long_ = (half - 60) * still[name] / 100
-            x = left + half
-            if long_:
-                fill(sheet, x, y, long_, BAR, "plain")
-            sheet.words(x + long_ + 8, y + 17, f"{still[name]} %", bold=True)
-        return sheet
+    def row(sheet: Sheet, name: str, y: float, left: float, half: float) -> None:
+        x = left + 8 + (half - 90) * (loss[name] - low) / span
+        stick(sheet, left + 8, x, y, f"{loss[name]:.3f}")
+        long_ = (half - 60) * still[name] / 100
+        if long_:
+            fill(sheet, left + half, y, long_, BAR, "plain")
+        sheet.words(left + half + long_ + 8, y + 17, f"{still[name]} %", bold=True)
 
+    draw = in_two(names, ("test loss", "stand still, per step"), 150, row)
     said = "; ".join(
         f"{n}: loss {loss[n]:.3f}, {still[n]} % stand still" for n in names
     )

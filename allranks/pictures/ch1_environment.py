@@ -64,8 +64,7 @@ def gpus(output: str) -> Picture:
 
     alt = f"{num} GPUs of {whole} GiB: " + "; ".join(
         f"GPU {gpu} has {used} MiB taken by {num_} processes, and a kernel ran {busy} "
-        f"% of "
-        "the time"
+        "% of the time"
         for gpu, used, busy, num_ in rows
     )
     return plate(title, alt, draw)

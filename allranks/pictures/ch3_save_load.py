@@ -161,8 +161,7 @@ def writes(given: str) -> Picture:
     return plate(
         "Nobody reads before rank 0 has renamed the file",
         f"Rank 0 writes a new file and renames it, while ranks 1 to {num - 1} wait at "
-        f"the "
-        f"barrier. Behind the barrier all {num} ranks read.",
+        f"the barrier. Behind the barrier all {num} ranks read.",
         draw,
     )
 
@@ -215,12 +214,9 @@ def atomic(output: str) -> Picture:
 
     alt = (
         "The name checkpoint.pt over the time of a save that fails. Written in place, "
-        "it "
-        f"leads to half a file, and afterwards: {left['save_in_place']}. With a new "
-        f"file "
-        f"and a rename it leads to the old file, with its "
-        f"{left['save'].count(',') + 1} "
-        f"entries {left['save']}."
+        f"it leads to half a file, and afterwards: {left['save_in_place']}. With a new "
+        "file and a rename it leads to the old file, with its "
+        f"{left['save'].count(',') + 1} entries {left['save']}."
     )
     return plate(title, alt, draw)
 
@@ -314,8 +310,7 @@ def landing(given: str) -> Picture:
     return plate(
         "Without map_location, each rank's copy lands on GPU 0",
         f"{num} ranks load one file. Without map_location all {num} copies go to GPU "
-        f"0, "
-        "which the file names. With map_location each copy goes through the CPU to the "
-        "rank's own GPU.",
+        "0, which the file names. With map_location each copy goes through the CPU to "
+        "the rank's own GPU.",
         draw,
     )

@@ -52,8 +52,7 @@ def shares(given: str) -> Picture:
     return plate(
         title,
         f"{billions:g} billion parameters with Adam in float32: {said}. Under DDP "
-        f"each of "
-        f"{num} ranks holds all {total:g} GB, under FSDP {total / num:g} GB.",
+        f"each of {num} ranks holds all {total:g} GB, under FSDP {total / num:g} GB.",
         draw,
     )
 
@@ -96,9 +95,8 @@ def cut(output: str) -> Picture:
     return plate(
         title,
         f"{first[1]} parameters on {devices[0]}, {first[3]} at the peak; {second[1]} "
-        f"on "
-        f"{devices[1]}, {second[3]}. {there[0]} copies of activations, {there[1]} "
-        f"bytes, go "
-        f"to {devices[1]}; {back[0]} of gradients, {back[1]} bytes, come back.",
+        f"on {devices[1]}, {second[3]}. {there[0]} copies of activations, {there[1]} "
+        f"bytes, go to {devices[1]}; {back[0]} of gradients, {back[1]} bytes, come "
+        "back.",
         draw,
     )

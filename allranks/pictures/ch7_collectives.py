@@ -88,10 +88,8 @@ def message(given: str) -> Picture:
     return plate(
         f"Below {amount(bend, 'B')} a message takes hardly longer than an empty one",
         f"Time of a message by its size, on logarithmic axes: {said}. The dotted line "
-        f"is "
-        f"the latency, {amount(alpha, 's')}, the dashed one the bytes alone; they "
-        f"meet at "
-        f"{amount(bend, 'B')}.",
+        f"is the latency, {amount(alpha, 's')}, the dashed one the bytes alone; they "
+        f"meet at {amount(bend, 'B')}.",
         draw,
     )
 
@@ -136,10 +134,9 @@ def naive(given: str) -> Picture:
 
     return plate(
         f"One link carries all {2 * (num - 1)} messages, and the other ranks wait",
-        f"{num} ranks, {2 * (num - 1)} steps. In each of the first {num - 1}, one rank "
-        f"sends its tensor to rank 0; in each of the others, rank 0 sends the sum to "
-        f"one "
-        "rank. All other ranks wait.",
+        f"{num} ranks, {2 * (num - 1)} steps. In each of the first {num - 1}, one "
+        "rank sends its tensor to rank 0; in each of the others, rank 0 sends the sum "
+        "to one rank. All other ranks wait.",
         draw,
     )
 
@@ -233,11 +230,10 @@ def ring(given: str) -> Picture:
         f"A ring of {num}: after {done} steps each rank has one whole sum, after "
         f"{2 * done} it has all",
         f"{len(held)} states of {num} ranks with {num} chunks each. A chunk has a "
-        f"stripe "
-        f"for each rank that was added to it. In steps 1 to {done} each rank adds the "
-        f"chunk that arrives; then one chunk per rank is complete. In steps "
-        f"{done + 1} to "
-        f"{2 * done} complete chunks are copied, until all are complete everywhere.",
+        f"stripe for each rank that was added to it. In steps 1 to {done} each rank "
+        "adds the chunk that arrives; then one chunk per rank is complete. In steps "
+        f"{done + 1} to {2 * done} complete chunks are copied, until all are complete "
+        "everywhere.",
         draw,
     )
 
@@ -304,8 +300,7 @@ def tree(given: str) -> Picture:
         f"A tree adds up {num} tensors in {len(up)} steps, and needs {len(up)} more to "
         "send the sum",
         f"{num} ranks. {said}. Each message is the whole tensor. After step {len(up)} "
-        f"rank "
-        "0 has the sum; the others get it on the same ways back.",
+        "rank 0 has the sum; the others get it on the same ways back.",
         draw,
     )
 
@@ -358,11 +353,9 @@ def halving(given: str) -> Picture:
     return plate(
         f"Halving and doubling: {num} ranks are done in {steps} steps",
         f"{len(held)} states of {num} ranks with {num} chunks. In steps 1 to "
-        f"{steps // 2} "
-        "each rank keeps half of its chunks and adds its partner's to them, until it "
-        "has "
-        "one complete chunk. In the other steps partners copy what they have, so each "
-        "has twice as much after each step.",
+        f"{steps // 2} each rank keeps half of its chunks and adds its partner's to "
+        "them, until it has one complete chunk. In the other steps partners copy what "
+        "they have, so each has twice as much after each step.",
         draw,
     )
 
@@ -378,8 +371,7 @@ def hierarchy(output: str) -> Picture:
     title = claim(
         took["hierarchical"] < took["ring"] / 2,
         f"Adding up inside each node first takes {took['hierarchical']:g} units "
-        f"instead of "
-        f"{took['ring']:g}",
+        f"instead of {took['ring']:g}",
     )
     inside = {"ring": 0.0, "hierarchical": 1.0}  # two halves of a tensor, 1/2 each
     rows = [
@@ -552,7 +544,6 @@ def measured(output: str) -> Picture:
     said = "; ".join(f"{kb} kB {ms:g} ms" for kb, ms in found)
     alt = (
         f"Times of an all_reduce: {said}. Two lines are fitted: {a1:g} µs + {b1:g} µs "
-        f"per "
-        f"MB below {edge:g} kB, {a2:g} µs + {b2:g} µs per MB above."
+        f"per MB below {edge:g} kB, {a2:g} µs + {b2:g} µs per MB above."
     )
     return plate(title, alt, draw)

@@ -10,12 +10,13 @@ from allranks.pictures.chart import (
     Row,
     bars,
     claim,
-    dot,
     fill,
+    in_two,
     key,
     plate,
     read,
     rule,
+    stick,
     wide,
 )
 
@@ -196,27 +197,19 @@ def compressed(output: str) -> Picture:
         f"{loss[pair[1]]:.2f}",
     )
 
-    def draw(width: int) -> Sheet:
-        inside = wide(Sheet(width, 0))
-        left, pitch = (120, 34) if inside else (0, 54)
-        half = (width - left) / 2
-        most, worst = max(kb.values()), max(loss.values())
-        sheet = Sheet(width, 32 + pitch * len(kb))
-        sheet.words(left, 16, "kB a step", bold=True)
-        sheet.words(left + half, 16, "test loss at the end", bold=True)
-        for place, name in enumerate(kb):
-            y = 28 + pitch * place + (0 if inside else 20)
-            sheet.words(left - 12 if inside else 0, y + 17 if inside else y - 4, name,
-                        "end" if inside else "start")  # fmt: skip
-            long_ = (half - 74) * kb[name] / most
-            fill(sheet, left, y, long_, BAR, "travels")
-            sheet.words(left + long_ + 7, y + 17, f"{kb[name]:g}")
-            long_ = (half - 64) * loss[name] / worst
-            fill(sheet, left + half, y, long_, BAR, "plain")
-            sheet.words(left + half + long_ + 7, y + 17, f"{loss[name]:.3f}", bold=True)
-        return sheet
+    most, worst = max(kb.values()), max(loss.values())
 
+    def row(sheet: Sheet, name: str, y: float, left: float, half: float) -> None:
+        long_ = (half - 74) * kb[name] / most
+        fill(sheet, left, y, long_, BAR, "travels")
+        sheet.words(left + long_ + 7, y + 17, f"{kb[name]:g}")
+        long_ = (half - 64) * loss[name] / worst
+        fill(sheet, left + half, y, long_, BAR, "plain")
+        sheet.words(left + half + long_ + 7, y + 17, f"{loss[name]:.3f}", bold=True)
+
+    heads = "kB a step", "test loss at the end"
     said = "; ".join(f"{name}: {kb[name]:g} kB, loss {loss[name]:g}" for name in kb)
+    draw = in_two(list(kb), heads, 120, row)
     return plate(title, f"Bytes per step and test loss: {said}.", draw)
 
 
@@ -228,33 +221,20 @@ def seldom(output: str) -> Picture:
     title = claim(
         loss["DDP"] == min(loss.values()) and cost["local SGD"] < 0.1 * cost["DDP"],
         f"Local SGD sends a {cost['DDP'] / cost['local SGD']:.0f}th of the bytes, for "
-        f"a "
-        "slightly higher loss",
+        "a slightly higher loss",
     )
     # The losses are close, so their axis begins at the best one.
     low, high = min(loss.values()), max(loss.values())
 
-    def draw(width: int) -> Sheet:
-        inside = wide(Sheet(width, 0))
-        left, pitch = (110, 34) if inside else (0, 54)
-        half = (width - left) / 2
-        sheet = Sheet(width, 32 + pitch * len(cost))
-        sheet.words(left, 16, "bytes per token", bold=True)
-        sheet.words(left + half, 16, "test loss", bold=True)
-        for place, name in enumerate(cost):
-            y = 28 + pitch * place + (0 if inside else 20)
-            sheet.words(left - 12 if inside else 0, y + 17 if inside else y - 4, name,
-                        "end" if inside else "start")  # fmt: skip
-            long_ = (half - 74) * cost[name] / max(cost.values())
-            if long_:
-                fill(sheet, left, y, long_, BAR, "travels")
-            sheet.words(left + long_ + 7, y + 17, f"{cost[name]:g}")
-            x = left + half + 8 + (half - 80) * (loss[name] - low) / (high - low or 1)
-            rule(sheet, f"M{left + half + 8:.4g} {y + 12}H{x:.4g}", thick=2)
-            dot(sheet, x, y + 12)
-            sheet.words(x + 10, y + 17, f"{loss[name]:.3f}", bold=True)
-        return sheet
+    def row(sheet: Sheet, name: str, y: float, left: float, half: float) -> None:
+        long_ = (half - 74) * cost[name] / max(cost.values())
+        if long_:
+            fill(sheet, left, y, long_, BAR, "travels")
+        sheet.words(left + long_ + 7, y + 17, f"{cost[name]:g}")
+        x = left + half + 8 + (half - 80) * (loss[name] - low) / (high - low or 1)
+        stick(sheet, left + half + 8, x, y, f"{loss[name]:.3f}")
 
+    draw = in_two(list(cost), ("bytes per token", "test loss"), 110, row)
     said = "; ".join(
         f"{n}: {cost[n]:g} bytes per token, loss {loss[n]:g}" for n in cost
     )
@@ -345,8 +325,7 @@ def crossed() -> Picture:
         "What an all_gather copies to all ranks, its backward has to add up",
         "Forward: rank 0 has x0, rank 1 has x1; then both have the rows x0 and x1. "
         "Backward: rank 0 has the gradients g0[0] and g0[1] of the rows, rank 1 has "
-        "g1[0] "
-        "and g1[1]. Rank 0 gets g0[0] + g1[0], rank 1 gets g0[1] + g1[1].",
+        "g1[0] and g1[1]. Rank 0 gets g0[0] + g1[0], rank 1 gets g0[1] + g1[1].",
         draw,
     )
 
@@ -409,12 +388,10 @@ def bucket(given: str) -> Picture:
     return plate(
         "Zeros stand in for a missing gradient, and the tail counts who had one",
         f"A bucket of {first} and {second} numbers and a tail. Rank 0 sends half of "
-        f"both "
-        "gradients, counts 1, 1 and ranks 1, 0. Rank 1 lacks the second gradient: it "
-        "sends "
-        "half of the first, zeros, counts 1, 0 and ranks 0, 1. Both get the mean of "
-        "the "
-        "first, half of rank 0's second, counts 2, 1 and ranks 1, 1.",
+        "both gradients, counts 1, 1 and ranks 1, 0. Rank 1 lacks the second "
+        "gradient: it sends half of the first, zeros, counts 1, 0 and ranks 0, 1. "
+        "Both get the mean of the first, half of rank 0's second, counts 2, 1 and "
+        "ranks 1, 1.",
         draw,
     )
 

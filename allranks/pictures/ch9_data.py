@@ -376,8 +376,7 @@ def padding(output: str) -> Picture:
     title = claim(
         share[first] > 0.3 > 0.15 > max(share[name] for name in others),
         f"{percent(share[first])} of the places are padding; in buckets or packed "
-        f"rows, "
-        "hardly any",
+        "rows, hardly any",
     )
     rows = [
         Row(name, [(1 - value, "strong"), (value, "empty")], percent(value))
@@ -513,8 +512,7 @@ def weighed(given: str) -> Picture:
     )
     alt = (
         f"Areas of tokens by loss: {said}. The mean over all tokens is {right:.2f}, "
-        f"the "
-        f"mean of the means {means:g}."
+        f"the mean of the means {means:g}."
     )
     return plate(title, alt, draw)
 

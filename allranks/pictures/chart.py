@@ -156,6 +156,48 @@ class Row(NamedTuple):
     rank: int | None = None
 
 
+def stick(sheet: Sheet, left: float, x: float, y: float, said: str) -> None:
+    """Draw a number as a dot at the end of a line: its axis need not begin at 0."""
+    rule(sheet, f"M{left:.4g} {y + 12}H{x:.4g}", thick=2)
+    dot(sheet, x, y + 12)
+    sheet.words(x + 10, y + 17, said, bold=True)
+
+
+def in_two(
+    names: Sequence[str],
+    heads: tuple[str, str],
+    margin: int,
+    row: Callable[[Sheet, str, float, float, float], None],
+) -> Callable[[int], Sheet]:
+    """Return how to draw two numbers of each name, beside each other.
+
+    Args:
+        heads: what the two numbers are.
+        margin: px for the names; on a phone, they stand above.
+        row: draws a name's numbers, given the sheet, the name, y, where the first
+            number begins, and how wide each may be.
+    """
+
+    def draw(width: int) -> Sheet:
+        inside = wide(Sheet(width, 0))
+        # A row is 34 high; a name above it takes 20 more.
+        left, pitch = (margin, 34) if inside else (0, 54)
+        half = (width - left) / 2
+        sheet = Sheet(width, 32 + pitch * len(names))
+        for x, head in zip((left, left + half), heads, strict=True):
+            sheet.words(x, 16, head, bold=True)
+        for place, name in enumerate(names):
+            y = 28 + pitch * place + (0 if inside else 20)
+            if inside:
+                sheet.words(left - 12, y + 17, name, "end")
+            else:
+                sheet.words(0, y - 4, name)
+            row(sheet, name, y, left, half)
+        return sheet
+
+    return draw
+
+
 def bars(
     width: int,
     rows: Sequence[Row],

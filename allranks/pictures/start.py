@@ -53,9 +53,8 @@ def batch(given: str) -> Picture:
         f"{num} ranks with {each} samples take the same step as one process with "
         f"{size}",
         f"One process computes one gradient from {size} samples. {num} ranks compute "
-        f"one "
-        f"each, from {each} samples; the mean of these, which all ranks get, is equal "
-        f"to it.",
+        f"one each, from {each} samples; the mean of these, which all ranks get, is "
+        "equal to it.",
         draw,
     )
 
