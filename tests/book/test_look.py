@@ -1,5 +1,6 @@
 """Ranks have colours that everybody can tell apart, and pages copy and print well."""
 
+import colorsys
 import re
 from itertools import combinations, product
 
@@ -122,6 +123,28 @@ def test_ranks_differ_for_colour_blind_readers(colors, eyes):
         near = j - i in (1, 7) or j < 4
         apart = distance(colors[i], colors[j], EYES[eyes])
         assert apart > (8 if near else 3.5), (i, j)
+
+
+def test_nothing_in_a_figure_is_red_but_waiting():
+    """No drawing names a red of its own; a rank's hue is far from it, light or dark."""
+    folders = "base", "openings", "pictures", "topics"
+    files = [p for f in folders for p in ROOT.glob(f"allranks/{f}/**/*")]
+    texts = {
+        p: p.read_text("utf8") for p in files if p.suffix in (".py", ".js", ".css")
+    }
+    found = {
+        c.lower() for t in texts.values() for c in re.findall("#[0-9a-fA-F]{6}", t)
+    }
+    assert {c for c in found if is_red(c)} == {"#d0342c"}
+    assert is_red(variables("light")["--waiting"]) and is_red("#c4556b")
+    assert is_red(variables("dark")["--waiting"])
+
+
+def is_red(color: str) -> bool:
+    """Tell whether a colour is a red: within 16 degrees of it, and no grey."""
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    hue, _, saturation = colorsys.rgb_to_hls(red, green, blue)
+    return saturation > 0.3 and min(hue, 1 - hue) < 16 / 360
 
 
 def test_what_lands_in_the_clipboard(browser, http):

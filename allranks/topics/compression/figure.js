@@ -255,7 +255,7 @@ function draw(view) {
       h("p", {}, "A step may teach less than a plain one. The dashed part, and the last column, add the steps that this chapter's network on "
         + "digits needed to a loss of 0.2: "
         + `${Object.entries(LEARNS).filter(([, [setting]]) => setting).map(([name, [, , steps]]) => `${steps} times as many with ${LABELS[name]}`).join(", ")} `
-        + "(with error feedback, on two ranks, means of three seeds). That is measured for these settings only, and your model may need more or fewer."),
+        + "(with error feedback, on two ranks, means over five seeds; top-k's seeds differ most, 1.5 to 2.1). That is measured for these settings only, and your model may need more or fewer."),
       h("p", {}, `The gradient has ${amount(facts.gradient, "B")} and leaves in ${facts.buckets} bucket${facts.buckets > 1 ? "s" : ""} of 25 MB. `
         + "Top-k sends 8 bytes for each number that it keeps, a value and its place, and they go to all ranks, W − 1 hops: "
         + `from ${facts.more_from} ranks on, that is more than without. `

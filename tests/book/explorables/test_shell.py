@@ -190,6 +190,35 @@ def test_a_question_is_about_what_the_figure_shows(explore, name, page):
     assert ask.inner_text() == first
 
 
+def test_a_number_stays_under_the_finger_that_changes_it(explore):
+    """The verdict gives way to one line, but not before the finger is up."""
+    x = explore("book/ch5_ddp", "buckets", asked=True)
+    x.press("Just show me")
+    number = x.box.locator(".x-say").first
+    number.scroll_into_view_if_needed()
+    before = place(number)
+    x.page.mouse.move(before["x"] + before["width"] / 2, before["y"] + 22)
+    x.page.mouse.down()
+    x.page.mouse.move(before["x"] + before["width"] / 2 + 40, before["y"] + 22)
+    assert "You changed the figure" in x.box.locator(".x-ask").inner_text()
+    assert place(number)["y"] == pytest.approx(before["y"], abs=1)
+    x.page.mouse.up()
+    assert x.box.locator(".x-words").evaluate("one => one.style.minHeight") == ""
+
+
+def test_what_a_figure_says_covers_no_answer_on_a_phone(explore):
+    """It stays in view only while something is dragged."""
+    x = explore("book/ch6_model_parallel", "pipelines", asked=True)
+    x.press("Just show me")
+    x.box.evaluate("box => scrollBy(0, box.getBoundingClientRect().top - 60)")
+    seen = x.box.evaluate(
+        """box => [...box.querySelector(".x-verdict").getClientRects()].every(
+            ({ left, top, height }) => box.querySelector(".x-ask").contains(
+                document.elementFromPoint(left + 5, top + height / 2)))"""
+    )
+    assert seen
+
+
 @pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
 def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, page):
     """In a column of 768 px: the frame is at most 700 px high, open or answered."""

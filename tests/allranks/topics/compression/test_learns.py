@@ -7,7 +7,7 @@ import pytest
 from allranks import Ranks
 from allranks.topics.compression.sums import LEARNS
 
-LOSS, SEEDS = 0.2, (0, 1, 2)
+LOSS, SEEDS = 0.2, range(5)
 START = """
 from argparse import Namespace
 from torch import nn
@@ -52,27 +52,30 @@ def local(args, inner_steps=20):
 """
 
 
-def steps_to(loss: float, curves: list[list[float]]) -> float:
-    """Return after how many steps the mean of some curves comes below a loss."""
-    mean = [2.3, *(sum(column) / len(column) for column in zip(*curves, strict=True))]
-    for i, (high, low) in enumerate(pairwise(mean)):
+def steps_to(loss: float, curve: list[float]) -> float:
+    """Return after how many steps a curve, which begins at 2.3, comes below a loss."""
+    for i, (high, low) in enumerate(pairwise([2.3, *curve])):
         if low < loss:
             return 5 * (i + (high - loss) / (high - low))
-    raise AssertionError(f"never below {loss}: {mean}")
+    raise AssertionError(f"never below {loss}: {curve}")
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_ch8s_network_needs_as_many_more_steps():
-    """To a loss of 0.2, on two ranks; with rounding to a tenth and some luck."""
+    """To a loss of 0.2, on two ranks; rounded to a tenth."""
     found = {}
     with Ranks(2) as ranks:
         ranks.run(START, quiet=True)
         for name in LEARNS:
-            curves = [
-                ranks.run(f"losses({name!r}, {seed})", timeout=200, quiet=True)[0]
-                for seed in SEEDS
-            ]
-            found[name] = steps_to(LOSS, curves)
-    shares = {name: steps / found["none"] for name, steps in found.items()}
-    assert shares == pytest.approx({k: v[2] for k, v in LEARNS.items()}, abs=0.15)
+            found[name] = []
+            for seed in SEEDS:
+                call = f"losses({name!r}, {seed})"
+                curve = ranks.run(call, timeout=400, quiet=True)[0]
+                found[name].append(steps_to(LOSS, curve))
+    # Each seed is compared with itself: it gives all ways the same weights and samples.
+    means = {
+        name: sum(a / b for a, b in zip(steps, found["none"], strict=True)) / len(SEEDS)
+        for name, steps in found.items()
+    }
+    assert means == pytest.approx({k: v[2] for k, v in LEARNS.items()}, abs=0.1)
