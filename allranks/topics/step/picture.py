@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any, NamedTuple
 
-from allranks.base.svg import LIGHT, RANK_COLORS, WAITING, write
+from allranks.base.svg import LIGHT, RANK_COLORS, WAITS, write
 from allranks.base.units import amount
 from allranks.topics.step.sums import KINDS, LAYOUTS, Step, step
 
@@ -145,8 +145,7 @@ def _lane(
         box = f'x="{x:.1f}" width="{wide:.1f}"'
         title = f"<title>{escape(name)}: {kind}, {amount(end - start, 's')}</title>"
         if kind == "wait":
-            style = f"fill:{WAITING};fill-opacity:0.3;stroke:{WAITING}"
-            box += f' y="{top}" height="{above}" style="{style}"'
+            box += f' y="{top}" height="{above}" style="{WAITS}"'
         elif kind == "send":
             style = f"fill:url(#{room.hatch}{rank});stroke:{color}"
             below = high - above - 5
@@ -301,4 +300,4 @@ def sheet() -> str:
     # Printers and drawing programs know no variables of a page.
     for rank, color in enumerate(LIGHT):
         svg = re.sub(rf"var\(--rank-{rank}, [^)]*\)", color, svg)
-    return re.sub(r"var\(--\w+, ([^)]*)\)", r"\1", svg)
+    return re.sub(r"var\(--[\w-]+, ([^)]*)\)", r"\1", svg)
