@@ -202,7 +202,6 @@ const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" },
 const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
 const path = (d, look, more) => h("svg:path", { d, class: look, ...more });
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
-const FALLS = { style: "--deep: 20%; stroke: var(--x-ground); stroke-width: 2" }; // one beside another
 const shade = (deep, hue = "") => ({ style: `${hue} --deep: ${deep}%` });
 
 // Draw a piece of work, grey in a depth, or hatched if it travels, from time a to b. Its
@@ -239,7 +238,7 @@ function falling({ layers, buckets }, x) {
       landed += part;
       return `M${fall(from, to)}H${to2}C${to2} ${middle} ${from2} ${middle} ${from2} ${top}Z`;
     });
-    return [path(ribbons.join(""), "x-fall", FALLS),
+    return [path(ribbons.join(""), "x-fall", shade(20)),
       // Its last gradient is there: it leaves, as soon as the link is free.
       buckets.length < 50 && path(`M${fall(x(ready), x(start))}`, "x-frame")];
   });
@@ -288,12 +287,15 @@ function guessed({ state, facts }, x) {
     text(x(start) - 5, SENDS - 4, "your guess", { ...right, style: OVER })];
 }
 
-// The axis has the two times that matter: when backward ends, and when the step does.
-function axis({ exposed, total }, x, until) {
+// The axis has the two times that matter: when backward ends, and when the step does. It
+// is long enough for a step without any overlap, as the veiled bar begins.
+function axis({ exposed, total, after_backward: worst }, x, until) {
   const computed = x(total - exposed), end = `step: ${amount(total, "s")}`, far = Math.max(x(total), wide(end) + 22);
   const mid = `backward ends: ${amount(total - exposed, "s")}`;
   return [path(`M${x(0)} ${AXIS - 4}v8m0 -4H${x(until)}`, "x-frame"), text(x(0), AXIS + 16, "0", left),
     path(`M${x(total)} ${AXIS - 4}v8`, "x-frame x-answer"), text(far, AXIS + 16, end, { ...right, class: "x-small x-answer" }),
+    x(worst) - x(total) > 116 && h("svg:g", { class: "x-answer" }, path(`M${x(worst)} ${SENDS}V${AXIS + 4}`, "x-idle"),
+      ["without overlap:", amount(worst, "s")].map((line, i) => text(x(worst) - 6, SENDS + 15 + 16 * i, line, { ...right, class: "x-small x-soft" }))),
     exposed > TINY && path(`M${computed} ${COMPUTES + LANE}V${AXIS + 4}`, "x-idle"),
     computed < far - wide(end) && computed > 26 + wide(mid) && text(computed, AXIS + 16, mid, right)];
 }
