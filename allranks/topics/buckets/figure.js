@@ -252,8 +252,8 @@ function waiting({ buckets, exposed, total, sending }, x, width) {
   const until = exposed > TINY ? Math.min(computed, from) - 6 : computed, short = words.find((one) => wide(one) < until - EDGE);
   const line = (a, b, stroke) => path(`M${a} ${y}H${b}`, "", { style: `stroke: ${stroke}; stroke-width: 3px` });
   return [
-    hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, right)],
-    exposed > TINY && [line(computed, x(total), "var(--x-ink)"), text(from, y + 15, bare, left),
+    hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, { ...right, style: OVER })],
+    exposed > TINY && [line(computed, x(total), "var(--x-ink)"), text(from, y + 15, bare, { ...left, style: OVER }),
       rect(computed, COMPUTES, x(total) - computed, LANE, { class: "x-wait", "data-id": "exposed", rx: 0 }),
       x(total) - computed > 44 && text((computed + x(total)) / 2, COMPUTES + 25, "waits", small)]];
 }
@@ -344,11 +344,11 @@ function stepPicture(view) {
   const x = (time) => EDGE + time * (width - 2 * EDGE) / until;
   return picture(width, TRACK + 28, "",
     text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
-    h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width), guessed(view, x)),
-    computing(facts, x),
     before && h("svg:g", { class: "x-answer" }, before.facts.buckets.map(([, , , a, b]) =>
       rect(x(a), SENDS, Math.max(0.5, x(b) - x(a)), LANE, { class: "x-ghost", rx: 0 })),
     path(`M${x(before.facts.total)} ${COMPUTES}V${AXIS}`, "x-ghost")),
+    h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width), guessed(view, x)),
+    computing(facts, x),
     x(facts.forward) > 113 && ["A gradient falls", "into a bucket. Full,", "it is sent, when", "the link is free."]
       .map((line, i) => text(EDGE, COMPUTES + LANE + 24 + 16 * i, line, { ...left, class: "x-small x-soft x-answer" })),
     axis(facts, x, until), view.asking && guessing(view, x, until), choosing(view));

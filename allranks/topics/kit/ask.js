@@ -44,7 +44,7 @@ export function asking(name, ask, el, apply, about) {
         : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
       return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
     },
-    changed: () => [h("p.x-options", {}, "You changed the figure.",
+    changed: () => [h("p.x-options", {}, h("span", {}, "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
       button("Ask me about this one", () => {
         begin(latest);
         el.classList.add("x-asking");
