@@ -105,8 +105,10 @@ class HangTable(ClinicDirective):
         note = nodes.paragraph(
             "", when.format(**data["machine"]), classes=["hang-note"]
         )
-        where = "within a group" if which == "group" else "before a group exists"
-        head = f"<b>{len(some)} of the {len(found)} hangs: {where}</b>"
+        when = (
+            "after the ranks have met" if which == "group" else "before the ranks meet"
+        )
+        head = f"<b>{len(some)} of the {len(found)} hangs, {when}</b>"
         return [self.legend(head, some, wanted), table, note]
 
     def legend(self, head: str, some: dict, keys: list[str]) -> nodes.raw:
