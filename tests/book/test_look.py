@@ -152,6 +152,13 @@ def test_nothing_in_a_figure_is_red_but_waiting():
     assert is_red(variables("dark")["--waiting"])
 
 
+def test_what_one_takes_hold_of_has_no_ranks_hue():
+    """Handles, thumbs and numbers to drag are ink: the page's blue is rank 0's, nearly."""
+    kit = (ROOT / "allranks/topics/kit/kit.css").read_text("utf8")
+    assert "--x-mark: var(--x-ink);" in kit
+    assert not re.search(r"pst-color-(link|primary)|jp-brand", kit)
+
+
 def is_red(color: str) -> bool:
     """Tell whether a colour is a red: within 16 degrees of it, and no grey."""
     red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
