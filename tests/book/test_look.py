@@ -153,7 +153,7 @@ def test_nothing_in_a_figure_is_red_but_waiting():
 
 
 def test_what_one_takes_hold_of_has_no_ranks_hue():
-    """Handles, thumbs and numbers to drag are ink: the page's blue is rank 0's, nearly."""
+    """Handles, thumbs and numbers to drag are ink: a blue is nearly rank 0's."""
     kit = (ROOT / "allranks/topics/kit/kit.css").read_text("utf8")
     assert "--x-mark: var(--x-ink);" in kit
     assert not re.search(r"pst-color-(link|primary)|jp-brand", kit)
