@@ -4,19 +4,20 @@ Ranks: 1
 Minutes: 15
 
 In every step, device 0 of `nn.DataParallel` exchanges data with all other devices. How
-much is it?
+many bytes are these?
 
 `ex2_4(module, output_bytes, num_devices)` gets a module, the number of bytes of the
 outputs of a whole batch, and the number of devices. Return `(sent, received)`: the
-bytes that device 0 sends to, and receives from, the other devices in **one training
-step**, forward and backward.
+bytes that device 0 sends to the other devices, and receives from them, in **one
+training step**, forward and backward.
 
 - The batch is cut evenly: each device computes `output_bytes / num_devices` of the
   output.
-- The batch and the labels come from the host, so they do not count.
+- The batch and the labels come from the host, so they don't count.
 - All parameters are trained. Some may be tied, and there may be buffers of any type.
 
-The check measures what the real `nn.DataParallel` moves between virtual GPUs.
+The check compares your numbers with what the real `nn.DataParallel` moves between
+virtual GPUs.
 
 Hint 1: What goes out in forward, and for what part of it does a gradient come back in
     backward? And what arrives in forward, so that its gradient leaves in backward?

@@ -4,26 +4,26 @@ Ranks: 1
 Minutes: 40
 Level: hard
 
-Now put the stages together: scatter, replicate, apply, gather. Write the forward of
-`nn.DataParallel`, so that the gradients end up in the module that you were given.
+Now put the stages together: scatter, replicate, apply, gather. Write the forward pass
+of `nn.DataParallel`.
 
 `ex2_5(module, batch, devices)` gets a module whose parameters and buffers are all on
 `devices[0]`, a batch on the CPU, and a list of devices. Return the output for the whole
-batch on `devices[0]`, such that:
+batch, on `devices[0]`. The check compares it, and the gradients after
+`loss.backward()`, with those of a single device.
 
-- the batch is cut as `torch.chunk` cuts it; if there are fewer shards than devices, the
-  last devices do nothing;
-- each shard is computed on its own device, with weights that are there (one device
-  after the other will do, although the real one uses threads);
-- after `loss.backward()`, the gradients of `module`'s own parameters are those that a
-  single device would compute; frozen parameters get none;
-- tied parameters stay tied, and the module is as it was: its parameters are the same
-  objects on the same device, and the next call uses its **current** weights;
-- what the first replica writes into its buffers (BatchNorm's running mean) stays in the
-  module, and what the others write is lost.
+- Cut the batch as `torch.chunk` does. If there are fewer shards than devices, the last
+  devices do nothing.
+- Compute each shard on its own device, with weights that are there. One device may wait
+  for the other.
+- After `loss.backward()`, the gradients are in `module`'s own parameters. Frozen
+  parameters get none. Tied parameters stay tied.
+- The module stays as it was: its parameters are the same objects, on the same device.
+  If its weights change, the next call uses the **new** ones.
+- What the first replica writes into its buffers, such as BatchNorm's running mean,
+  stays in the module. What the other replicas write is lost.
 
-Write the forward by hand: `nn.DataParallel` and `data_parallel` are not allowed, and on
-virtual GPUs they cannot do all of this. `torch.func.functional_call` is allowed.
+You may use `torch.func.functional_call`, but not `nn.DataParallel` or `data_parallel`.
 
 Hint 1: `copy.deepcopy(module).to(device)` makes a replica. After backward, where are
     its gradients?

@@ -3,14 +3,17 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-DDP averages gradients. But buffers, such as the running statistics of a batch
-normalisation, have none: in each step, a rank's follow its own batch. So bring them
-together before you evaluate or save. After the call, on every rank,
+DDP averages gradients, but not buffers. The running mean of a batch normalisation is
+such a buffer: each rank updates its own, from its own batches, so the ranks' values
+drift apart. They must be equal before you evaluate or save.
 
-- a floating-point buffer holds the mean over all ranks;
-- any other buffer (a step counter, a mask) holds what rank 0's did.
+`ex5_4(model)` is called on every rank. After the call, on every rank,
 
-Write in place, in the dtype that each buffer has, and leave the parameters alone.
+- a floating-point buffer holds the mean of all ranks' values;
+- any other buffer, such as a step counter or a mask, holds rank 0's value.
+
+Write into the buffers in place, so that they stay the same tensors and keep their
+dtype. Leave the parameters alone.
 
 Hint 1: Which tensors does `model.buffers()` name? Which of them would
 `model.state_dict()` leave out, and what would it add?
