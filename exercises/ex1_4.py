@@ -6,7 +6,7 @@ Level: hard
 
 A doctor runs checks on a machine that may be broken, so its checks may fail too. A
 check may raise an exception, call `sys.exit`, or hang in a broken driver. The doctor
-must report something for every check all the same.
+must report on every check all the same.
 
 `ex1_4(checks, seconds)` gets a dictionary from names to functions without arguments,
 and a limit in seconds for each function. A good function returns a pair of strings,
@@ -20,9 +20,8 @@ same order, and a pair of strings for each:
 - `("warn", "broke: it returned None")` if it returned anything else (with its `repr`).
 
 You cannot stop a function that hangs: in a driver, it reacts to no signal and to no
-exception. But the next check must not wait for it, and it must not keep Python from
-ending. If it answers later, your dictionary must not change, even after you have
-returned it.
+exception. But the next check must not wait for it, and Python must be able to end. If
+it answers later, your dictionary must not change.
 
 Hint 1: You cannot stop a function that hangs. What can you do instead of waiting for
     it? And which exceptions does `except Exception` let through?
@@ -114,9 +113,8 @@ def check(answer, case):
     if not all(thread.daemon for thread in threading.enumerate()[1:]):
         raise Wrong("the thread of the hanging check keeps Python from ending.")
     case("it answers after all")
-    before, others = dict(report), threading.enumerate()
+    before, others = dict(report), {*threading.enumerate()}
     LATE.set()
-    for thread in others:
-        if thread is not threading.current_thread():
-            thread.join(5)
+    for thread in others - {threading.current_thread()}:
+        thread.join(5)
     expect("after a late answer, the report", report, before)

@@ -35,27 +35,15 @@ Hint 3: `functional_call(module, {name: t.to(device) for ...}, (shard,))` comput
     already is returns `t` itself, so what the first replica writes stays.
 """
 
-# %% stub
-import torch
-
-
-def ex2_5(module, batch, devices):
-    """Return module(batch), computed on all devices, on the first one."""
-    raise NotImplementedError
-
 
 # %% solution
-import torch
-from torch.func import functional_call
-
-
 def ex2_5(module, batch, devices):
     """Return module(batch), computed on all devices, on the first one."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     outputs = []
     for device, shard in zip(devices, batch.chunk(len(devices))):
         replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-        output = functional_call(module, replica, (shard.to(device),))
+        output = torch.func.functional_call(module, replica, (shard.to(device),))
         outputs.append(output.to(devices[0]))
     return torch.cat(outputs)
 
@@ -75,36 +63,16 @@ class Spy(nn.Linear):
         return super().forward(x)
 
 
-class Given(nn.Module):
-    """Refuse to move once the module has been handed to the answer."""
+class Chain(nn.Sequential):
+    """Run layers one after the other; stay on the device once handed to the answer."""
 
     given = None
 
     def to(self, *args, **kwargs):
-        if Given.given is self and str(args[0]) != "vgpu:0":
+        if Chain.given is self and str(args[0]) != "vgpu:0":
             raise Wrong(f"""you move the module itself to {args[0]}: the graph of the
                 shards before, the optimizer and the caller need it where it is.""")
         return super().to(*args, **kwargs)
-
-
-class Chain(Given, nn.Sequential):
-    """Run layers one after the other, and stay on the device."""
-
-
-class Tied(Given):
-    """Use one weight in two places."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = Spy(3, 4, bias=False), Spy(3, 4, bias=False)
-        self.outer.weight = self.inner.weight
-
-    def forward(self, x):
-        return self.inner(x).relu() - self.outer(x * x)
-
-
-def refuse(*args, **kwargs):
-    raise Wrong("it uses nn.DataParallel; write the forward by hand.")
 
 
 def plain():
@@ -117,6 +85,12 @@ def frozen():
     return module
 
 
+def tied():
+    module = Chain(Spy(3, 3), nn.Tanh(), Spy(3, 3, bias=False))
+    module[2].weight = module[0].weight
+    return module
+
+
 CASES = {  # the module, samples, devices
     "an even cut": (plain, 8, 4),
     "uneven shards": (plain, 7, 3),
@@ -124,7 +98,7 @@ CASES = {  # the module, samples, devices
     "5 samples on 4 devices": (plain, 5, 4),
     "one device": (plain, 3, 1),
     "frozen parameters": (frozen, 6, 2),
-    "tied parameters": (Tied, 6, 2),
+    "tied parameters": (tied, 6, 2),
 }
 
 
@@ -132,10 +106,9 @@ def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
-    forbid(
-        nn.parallel, ["data_parallel"], "write the forward by hand.", "torch's own {}"
-    )
-    patch(nn.DataParallel, "__init__", refuse)
+    hand = "write the forward by hand."
+    forbid(nn.parallel, ["data_parallel"], hand, "torch's own {}")
+    forbid(nn.DataParallel, ["__init__"], hand, "nn.DataParallel")
     for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")
@@ -165,7 +138,7 @@ def step(answer, module, num_samples, num_devices):
     """Compare a step on one device with one on all: outputs and gradients."""
     batch, alone = torch.randn(num_samples, 3), copy.deepcopy(module)
     devices = [torch.device("vgpu", i) for i in range(num_devices)]
-    Given.given = module.to(devices[0])
+    Chain.given = module.to(devices[0])
     before = dict(module.named_parameters())
     WHERE.clear()
     got, output = answer(module, batch, devices), alone(batch)

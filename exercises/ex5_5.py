@@ -9,11 +9,8 @@ There is memory for the largest piece, but not for more samples at once.
 `ex5_5(ddp, pieces)` is called on every rank. `ddp` is the wrapped model, which has no
 gradients yet. `pieces` is a list of pairs `(x, y)`. They have different sizes, and the
 ranks have different numbers of them. Write the forward and backward passes of the step.
-After the call, each gradient is that of
-
-> the mean of `cross_entropy` over *all samples of all ranks*,
-
-and DDP has averaged the gradients once, not once per piece.
+After the call, each gradient is that of the mean of `cross_entropy` over *all samples
+of all ranks*. DDP has averaged the gradients once, not once per piece.
 
 Hint 1: By what is each sample's loss divided in one big batch? By what do you divide
 it, and what does DDP do to it afterwards?

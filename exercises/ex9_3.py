@@ -48,8 +48,6 @@ def ex9_3(model, micro_batches):
 
 
 # %% check
-from collections import OrderedDict
-
 CASES = {  # by rank and micro-batch: how many tokens count in each row
     "one micro-batch": [[[6, 6]]] * 3,
     "equal lengths": [[[5, 5], [5, 5]]] * 3,
@@ -67,9 +65,8 @@ def network():
     """Return a tiny model with a frozen layer."""
     torch.manual_seed(3)
     first, frozen, head = nn.Linear(WIDTH, 7), nn.Linear(7, 7), nn.Linear(7, CLASSES)
-    layers = {"first": first, "frozen": frozen.requires_grad_(False)}
-    layers |= {"tanh": nn.Tanh(), "head": head}
-    return nn.Sequential(OrderedDict(layers)).double()
+    frozen.requires_grad_(False)
+    return nn.Sequential(first, frozen, nn.Tanh(), head).double()
 
 
 def batches_of(r, sizes):
@@ -91,8 +88,6 @@ def outcome(answer, pairs):
     with one_at_a_time(model, fault=fault):
         loss = answer(model, iter(pairs))
     found = grads(model, f"`{{}}` has no gradient on rank {rank}.")
-    if model.frozen.weight.grad is not None:
-        raise Wrong("`frozen.weight` is frozen, and got a gradient.")
     one = isinstance(loss, torch.Tensor) and loss.numel() == 1
     return found, loss.item() if one else loss
 

@@ -93,10 +93,7 @@ def looked_at(pair, batch_size):
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise Wrong(f"it yields {pair!r:.60}, not (batch, state).")
     batch, state = pair
-    try:
-        batch = [int(index) for index in batch]
-    except (TypeError, ValueError):
-        raise Wrong(f"{batch!r:.60} is no list of indices.") from None
+    batch = integers(batch, "a list of indices")
     if len(batch) > batch_size:
         raise Wrong(f"a batch has {len(batch)} samples; {batch_size} are allowed.")
     try:
