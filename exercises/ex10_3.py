@@ -3,8 +3,10 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-`sharded` and `replicated` are lists of gradient tensors. Together they are one
-gradient, spread over the ranks:
+Clip a gradient whose parts lie on different ranks.
+
+`ex10_3(sharded, replicated, max_norm)` is called on every rank with two lists of
+gradient tensors and a limit. Together, the lists of all ranks are one gradient:
 
 * The tensors in `sharded` are this rank's own parts of the gradient. Some may be empty,
   and a rank may have none at all.

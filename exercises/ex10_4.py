@@ -8,16 +8,17 @@ gradient over all data, and S says how much the gradients of single samples diff
 ratio S / |G|² is the *simple gradient-noise scale*: a batch far below it wastes little,
 and one far above it wastes most of what it computes.
 
-`gradients` (steps, k, n) holds k gradients of this rank for each of several steps. Each
-gradient is the mean over `batch` samples, and no two gradients share samples. In one
-step, all W k gradients of all ranks belong to the same weights. So each step gives you
-two numbers: the squared norm of one gradient, averaged over all W k of them, and the
-squared norm of their mean. From these two numbers you can compute |G|² and S.
+`ex10_4(gradients, batch)` is called on every rank. `gradients` (steps, k, n) holds k
+gradients of this rank for each of several steps. Each gradient is the mean over `batch`
+samples, and no two gradients share samples. In one step, all W k gradients of the W
+ranks belong to the same weights. Return the floats `(|G|², S, S / |G|²)`, the same on
+all ranks, right to six digits.
 
-In a single step, |G|² and S are almost pure noise, and |G|² may even be negative. So
-average each of them over the steps before you divide.
-
-Return the floats `(|G|², S, S / |G|²)`, the same on all ranks, right to six digits.
+- Each step gives you two numbers: the squared norm of one gradient, averaged over all W
+  k of them, and the squared norm of their mean. From these two numbers you can compute
+  |G|² and S.
+- In a single step, |G|² and S are almost pure noise, and |G|² may even be negative. So
+  average each of them over the steps before you divide.
 
 Hint 1: What is the mean of |g|² over the W k small gradients? How many samples does
 their mean have?

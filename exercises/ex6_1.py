@@ -3,10 +3,13 @@
 Ranks: 1
 Minutes: 15
 
-`costs[i]` is the time that layer i takes for one micro-batch. Cut the layers, in their
-order, into `num_stages` stages of at least one layer each. The slowest stage sets the
-pace of the pipeline, so make that one as fast as possible. Return the number of layers
-of each stage, as a list of `num_stages` integers whose sum is `len(costs)`.
+A pipeline cuts a network's layers into stages. The slowest stage sets the pace, so make
+that one as fast as possible.
+
+`ex6_1(costs, num_stages)` gets a list, in which `costs[i]` is the time that layer i
+takes for one micro-batch, and the number of stages. Keep the layers in their order, and
+give each stage at least one layer. Return how many layers each stage has: a list of
+`num_stages` integers whose sum is `len(costs)`.
 
 There are at most 24 layers and 6 stages. Where several cuts are best, any will do.
 

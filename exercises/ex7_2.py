@@ -3,10 +3,15 @@
 Ranks: 1, 2, 3, 4
 Minutes: 20
 
-Write `dist.broadcast` yourself. `x` has the same shape on all ranks, and after the call
-every rank holds what rank `root` held, in place. Use only `isend`, `irecv`, `send` and
-`recv`. Nobody sends two messages at once, and a message takes one step. The last rank
-must have its copy after ⌈log₂ W⌉ steps, and no rank may receive twice.
+Write `dist.broadcast` yourself, along a tree.
+
+`ex7_2(x, root)` is called on every rank with a tensor of the same shape. After the
+call, every rank's `x` holds what rank `root`'s held. Write into it in place.
+
+- Use only `isend`, `irecv`, `send` and `recv`.
+- A message takes one step, and nobody sends two messages at once. With W ranks, the
+  last one must have its copy after ⌈log₂ W⌉ steps.
+- No rank may receive twice.
 
 Hint 1: After one step two ranks have the tensor. What can they do in the second step?
 Hint 2: Number the ranks from the root: `place = (rank - root) % W`. In the step with

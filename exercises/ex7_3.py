@@ -3,8 +3,11 @@
 Ranks: 1
 Minutes: 15
 
-`num_bytes` and `seconds` are lists of equal length: how long messages of these sizes
-took. Return `(alpha, bandwidth)`, in seconds and in bytes per second, for which
+You have timed messages of many sizes. Which latency and which bandwidth explain the
+times?
+
+`ex7_3(num_bytes, seconds)` gets two lists of equal length: the sizes, and how long each
+message took. Return `(alpha, bandwidth)`, in seconds and in bytes per second, for which
 `alpha + num_bytes / bandwidth` comes nearest to `seconds`.
 
 The sizes go from a byte to a gigabyte, and each time may be off by a few per cent. An

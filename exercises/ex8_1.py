@@ -3,8 +3,12 @@
 Ranks: 1
 Minutes: 15
 
-`weights` are a model's parameters in the order in which their gradients become ready.
-Share them out into buckets as DDP does, and return a list of lists of indices:
+Which gradients travel together? Share out a model's parameters into buckets, as DDP
+does.
+
+`ex8_1(weights, first_bytes, cap_bytes)` gets a list of parameters, in the order in
+which their gradients become ready, and two limits. Return a list of lists of indices,
+one for each bucket:
 
 - A bucket holds weights of one dtype only, in the order in which they become ready.
 - A bucket is full as soon as it holds its limit in bytes, or more. The next weight of

@@ -3,9 +3,12 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-All ranks began with the same weights, `start`. Then each rank took some steps alone, so
-their `weights`, a list of parameters, have drifted apart. Now take DiLoCo's outer step,
-in place, on every rank:
+In DiLoCo, ranks train alone for many steps. All begin with the same weights, `start`,
+and then their `weights` drift apart. Now and then an outer step brings them together.
+Write this step.
+
+`ex8_4(weights, start, velocity, lr, momentum)` is called on every rank. The first three
+are lists with a tensor for each parameter, and all three change in place:
 
 - The outer gradient of a weight is its value in `start`, minus the mean of its values
   in all ranks' `weights`.
@@ -14,8 +17,8 @@ in place, on every rank:
   which holds zeros before the first round.
 - Both `start` and `weights` then hold the result, because the next round begins there.
 
-`start` and `velocity` are lists of float32 tensors. The weights may be bfloat16. If
-they are, compute the mean in float32, and round only at the end.
+`start` and `velocity` are float32. The weights may be bfloat16. If they are, compute
+the mean in float32, and round only at the end.
 
 Hint 1: In which direction does the outer gradient point, if all ranks have moved to
 smaller weights?

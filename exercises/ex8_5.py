@@ -5,8 +5,9 @@ Minutes: 60
 Level: hard
 
 The check calls `run = ex8_5(buckets)` once on every rank. `buckets` is a list of lists
-of parameters, which are equal on all ranks. In each step all ranks then call
-`run(loss)`, or all call `run(loss, sync=False)`, in place of `loss.backward()`.
+of parameters, which are equal on all ranks. Return a function. In each step all ranks
+then call `run(loss)`, or all call `run(loss, sync=False)`, in place of
+`loss.backward()`.
 
 - `run(loss, sync=False)` only accumulates, without a collective.
 - After `run(loss)`, each gradient is the mean over the ranks of what has accumulated
