@@ -5,7 +5,7 @@ Minutes: 15
 
 `micro_batches` is an iterator of pairs `(x, labels)` that you can read only once. Ranks
 have different numbers of pairs, perhaps none. `model(x)` returns logits (B, T, V).
-`labels` (B, T) are the right classes, and −100 marks a token that doesn't count. The
+`labels` (B, T) are the target classes, and −100 marks a token that doesn't count. The
 replicas are equal, have no gradients yet, and are not wrapped in DDP.
 
 On every rank, return the mean loss as a float, and leave its gradient in `.grad`. The
