@@ -1,24 +1,25 @@
-"""How large a batch is worth it?
+"""How large a batch is worth using?
 
 Ranks: 1, 2, 4
 Minutes: 25
 
-On average, a gradient over B samples has a squared norm of |G|² + S / B. Here G is the
-gradient over all data, and S says how much the gradients of single samples differ. The
-ratio S / |G|² is the *simple gradient-noise scale*: a batch far below it wastes little,
-and one far above it wastes most of what it computes.
+A larger batch gives a less noisy gradient. You can measure at which size that stops
+paying off. On average, a gradient over B samples has a squared norm of |G|² + S / B.
+Here G is the gradient over all data, and S says how much the gradients of single
+samples differ. The ratio S / |G|² is the *simple gradient-noise scale*: a batch far
+below it wastes little, and one far above it wastes most of what it computes.
 
-`ex10_4(gradients, batch)` is called on every rank. `gradients` (steps, k, n) holds k
-gradients of this rank for each of several steps. Each gradient is the mean over `batch`
-samples, and no two gradients share samples. In one step, all W k gradients of the W
-ranks belong to the same weights. Return the floats `(|G|², S, S / |G|²)`, the same on
-all ranks, right to six digits.
+`gradients` (steps, k, n) holds this rank's gradients: k of them in each of several
+steps. Each gradient is the mean over `batch` samples, and no two gradients share
+samples. Within a step, all ranks have the same weights, so there are W k gradients of
+the same weights. Each step then gives you two numbers: the squared norm of one
+gradient, averaged over all W k of them, and the squared norm of their mean. From these
+two numbers you can compute |G|² and S.
 
-- Each step gives you two numbers: the squared norm of one gradient, averaged over all W
-  k of them, and the squared norm of their mean. From these two numbers you can compute
-  |G|² and S.
-- In a single step, |G|² and S are almost pure noise, and |G|² may even be negative. So
-  average each of them over the steps before you divide.
+In a single step, |G|² and S are almost pure noise, and |G|² may even be negative. So
+average each of them over the steps before you divide.
+
+Return the floats `(|G|², S, S / |G|²)`, the same on all ranks, right to six digits.
 
 Hint 1: What is the mean of |g|² over the W k small gradients? How many samples does
 their mean have?

@@ -3,20 +3,17 @@
 Ranks: 1
 Minutes: 15
 
-A batch goes through a model in micro-batches. The gradients must be those of the whole
-batch.
+A batch `x` of shape `(B, D)` with labels `y` of shape `(B,)` goes through `model` in
+`num` micro-batches. `x.chunk(num)` cuts them, so the last one may be smaller. The label
+-100 means "no label here", and `cross_entropy` leaves such samples out of its mean.
 
-`ex6_2(model, x, y, num)` gets a model without gradients, a batch `x` of shape `(B, D)`,
-its labels `y` of shape `(B,)`, and the number of micro-batches. Cut both with
-`.chunk(num)`; the last micro-batch may be smaller. After the call, the gradients are
-those of `cross_entropy(model(x), y)`. Return this loss, of the whole batch, as a float.
+The gradients are None before the call. After the call, they must be the gradients of
+`cross_entropy(model(x), y)`, as if the batch had gone through in one piece. Run each
+micro-batch's backward pass before the next forward pass, so that only one micro-batch's
+activations are in memory at a time. Return the loss of the whole batch as a float.
 
-- Run each micro-batch's backward pass before the next forward pass. Otherwise all
-  activations would be in memory at once.
-- The label -100 means "no label here". `cross_entropy` leaves such samples out of its
-  mean.
-- The batch has at least one label, but a micro-batch may have none at all. Such a
-  micro-batch needs neither a forward nor a backward pass.
+The batch has at least one label, but a micro-batch may have none at all. You can skip
+such a micro-batch.
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
 Hint 2: Take the sum in each micro-batch, and divide by the labels of the whole batch,

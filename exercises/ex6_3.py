@@ -5,16 +5,15 @@ Minutes: 15
 
 A language model often uses one matrix twice: as the embedding, its first layer, and as
 the head, its last. In a pipeline of W ranks, the embedding is on rank 0 and the head on
-rank W − 1, so each of these two ranks has a copy of the matrix. A backward pass gives
-each copy only the gradient of its own layer. If each rank stepped with its own
+rank W − 1. So each of these two ranks has a copy of the matrix, and a backward pass
+gives each copy only the gradient of its own layer. If each rank stepped with its own
 gradient, the copies would drift apart.
 
-`ex6_3(weight)` is called on every rank, after backward. On the first and the last rank,
-`weight` is the copy; on the others it is None. Give both copies the gradient that
-autograd gives a matrix that is used twice in one process. The two gradients must agree
-bit for bit, so that the same optimizer step keeps the copies equal.
-
-With W = 1 there is only one parameter, and autograd has done everything already.
+After backward, all ranks call `ex6_3(weight)`. On the first and the last rank, `weight`
+is the rank's copy; on the others it is None. Give both copies the gradient that one
+process would compute if it used a single matrix in both places. The two gradients must
+agree bit for bit, so that the same optimizer step keeps the copies equal. With W = 1
+there is only one parameter, and autograd has already done everything.
 
 Hint 1: A weight is used twice in one process. What does autograd do with the two
 gradients, take their mean?

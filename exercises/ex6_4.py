@@ -3,23 +3,20 @@
 Ranks: 1, 2, 4
 Minutes: 25
 
-A network computes `down(relu(up(x)))`. Its hidden features are shared out over the
-ranks. Some ranks may get more of them than others.
+A network computes `down(relu(up(x)))`. Its hidden features are divided among the ranks,
+and some ranks may get more of them than others. Each rank holds:
 
-`ex6_4(x, up, down)` is called on every rank with
-
-- `x` of shape `(B, D)`, the same on all ranks;
 - `up`, a linear layer from `x` to the rank's own hidden features: its part of the
-  weight and of the bias;
+  weight and of the bias.
 - `down`, a linear layer from these hidden features to all outputs: its part of the
   weight, and the whole bias, which is the same on all ranks.
+- `x` of shape `(B, D)`, the same on all ranks.
 
-Return the output `(B, D_out)` of the whole network, on every rank. All ranks then call
-backward on it, with the same gradient. Afterwards `x.grad` and `down.bias.grad` must be
-those of the whole network, on every rank. `up.weight`, `up.bias` and `down.weight` must
-have the gradients of their own parts.
-
-Use one all_reduce in the forward pass and one in the backward pass.
+Return the output `(B, D_out)` of the whole network, on every rank. Then all ranks call
+backward on it, with the same gradient. Afterwards, every rank must have the whole
+network's gradients in `x.grad` and `down.bias.grad`. In `up.weight.grad`,
+`up.bias.grad` and `down.weight.grad`, it must have the gradients of its own parts. Use
+one all_reduce in the forward pass and one in the backward pass.
 
 Hint 1: Each rank computes a summand of the output. Of which gradient does each rank
 have a summand only?

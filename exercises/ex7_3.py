@@ -3,16 +3,14 @@
 Ranks: 1
 Minutes: 15
 
-You have timed messages of many sizes. Which latency and which bandwidth explain the
-times?
-
-`ex7_3(num_bytes, seconds)` gets two lists of equal length: the sizes, and how long each
-message took. Return `(alpha, bandwidth)`, in seconds and in bytes per second, for which
-`alpha + num_bytes / bandwidth` comes nearest to `seconds`.
+You have timed some messages, and want to know how fast the link is. `num_bytes` lists
+the sizes of the messages, and `seconds` lists how long they took. Return `(alpha,
+bandwidth)`, in seconds and in bytes per second, so that `alpha + num_bytes / bandwidth`
+comes as near as possible to `seconds`.
 
 The sizes go from a byte to a gigabyte, and each time may be off by a few per cent. An
-error of one per cent should count the same at each size. So make the sum of the squares
-of the *relative* errors as small as possible.
+error of one per cent should count the same at every size. So make the sum of the
+squares of the *relative* errors as small as possible.
 
 Hint 1: A time of 20 ms is wrong by 1 ms. What does that do to an alpha of 10 µs, if you
 fit absolute errors?

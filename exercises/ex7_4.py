@@ -4,21 +4,15 @@ Ranks: 2, 4
 Minutes: 30
 Level: hard
 
-Ranks add up a tensor over several machines. The network between the machines is slow,
-so little may cross it.
+There are `nodes` machines, with L = W / nodes ranks each: ranks 0 to L − 1 are on the
+first machine, and so on. Replace `x` (n,) by the sum over all W ranks, in place. For
+this, make two kinds of groups: one group for each node, and one group for each place in
+a node. The network between the nodes is slow, so each rank may pass at most ⌈n / L⌉
+numbers to collectives across nodes. Don't use a collective over all ranks, unless there
+is only one node, or only one rank per node.
 
-`ex7_4(x, nodes)` is called on every rank with a tensor of shape `(n,)` and the number
-of machines. Each of the machines has L ranks, so that there are W = L · nodes ranks in
-all: ranks 0 to L − 1 are on the first machine, and so on. Replace `x` by the sum over
-all W ranks, in place.
-
-- Make groups of ranks for this: one group for each node, and one for each place in a
-  node.
-- Each rank may give at most ⌈n / L⌉ numbers to collectives across nodes.
-- Don't use a collective of all ranks, unless there is only one node, or only one rank
-  per node.
-- n need not be divisible by L, and may be smaller than L. If `x` holds integers, so
-  must the sum.
+n need not be divisible by L, and may be smaller than L. If `x` holds integers, so must
+the sum.
 
 Hint 1: After a sum inside a node, all its ranks hold the same. So what does each of
 them need to add up with the other nodes?

@@ -3,19 +3,15 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-`dist.all_gather` collects all ranks' tensors, but no gradient flows back through it.
-Write one that has a backward.
-
-`ex8_3(x)` is called on every rank with its own `x`, of the same shape `(n, …)` on all
-ranks. With W ranks, return the `(W n, …)` tensor of all ranks' rows, in rank order, on
-every rank.
+Each rank has its own `x`, of the same shape `(n, …)` on all ranks. Return the `(W n,
+…)` tensor of all ranks' rows, in rank order, on every rank. `dist.all_gather` does
+that, but no gradients flow back through its result.
 
 Then each rank computes a loss of its own from all rows, and all ranks call `backward`.
 Afterwards `x.grad` must hold, on every rank, the gradient of the **sum of all ranks'
-losses** with respect to its own rows.
-
-Both `x` and the gradient that reaches your backward may be non-contiguous. Take nothing
-from `torch.distributed.nn` or `torch.distributed._functional_collectives`.
+losses** with respect to its own rows. Both `x` and the gradient that reaches your
+backward may be non-contiguous. Take nothing from `torch.distributed.nn` or
+`torch.distributed._functional_collectives`.
 
 Hint 1: Rank 2's loss depends on rank 0's rows. Which rank knows this part of the
 gradient, and who needs it?

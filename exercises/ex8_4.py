@@ -3,22 +3,20 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-In DiLoCo, ranks train alone for many steps. All begin with the same weights, `start`,
-and then their `weights` drift apart. Now and then an outer step brings them together.
-Write this step.
-
-`ex8_4(weights, start, velocity, lr, momentum)` is called on every rank. The first three
-are lists with a tensor for each parameter, and all three change in place:
+In DiLoCo, each rank trains alone for some steps, and then all ranks agree on common
+weights in an outer step. Write this outer step. `start` holds the weights that all
+ranks began with. `weights` is the list of this rank's parameters after its own steps.
+On every rank, change both in place:
 
 - The outer gradient of a weight is its value in `start`, minus the mean of its values
   in all ranks' `weights`.
-- With this gradient, take one step of SGD with Nesterov's momentum, beginning at
-  `start`, as `torch.optim.SGD(nesterov=True)` does. `velocity` is the momentum buffer,
-  which holds zeros before the first round.
+- With this gradient, take one step of SGD with Nesterov momentum from `start`, as
+  `torch.optim.SGD(nesterov=True)` does. `velocity` is the momentum buffer, which holds
+  zeros before the first round.
 - Both `start` and `weights` then hold the result, because the next round begins there.
 
-`start` and `velocity` are float32. The weights may be bfloat16. If they are, compute
-the mean in float32, and round only at the end.
+`start` and `velocity` are lists of float32 tensors. The weights may be bfloat16. If
+they are, compute the mean in float32, and round only at the end.
 
 Hint 1: In which direction does the outer gradient point, if all ranks have moved to
 smaller weights?

@@ -3,21 +3,18 @@
 Ranks: 1, 2, 3
 Minutes: 15
 
-A loss should be a mean over all tokens that count, wherever they are. But ranks have
-different numbers of tokens, and you know how many only after the last micro-batch.
+`micro_batches` is an iterator of pairs `(x, labels)` that you can read only once. Ranks
+have different numbers of pairs, perhaps none. `model(x)` returns logits (B, T, V).
+`labels` (B, T) are the target classes, and −100 marks a token that doesn't count. The
+replicas are equal, have no gradients yet, and are not wrapped in DDP.
 
-`ex9_3(model, micro_batches)` is called on every rank. The models are equal replicas
-without gradients, and are not wrapped in DDP. `micro_batches` is an iterator of pairs
-`(x, labels)` that you can read only once. Ranks have different numbers of pairs,
-perhaps none. `model(x)` returns logits (B, T, V). `labels` (B, T) are the right
-classes, and −100 marks a token that doesn't count.
+On every rank, return the mean loss as a float, and leave its gradient in `.grad`. The
+mean loss is the mean of `cross_entropy` over *all counted tokens of all micro-batches
+of all ranks*.
 
-On every rank, return the mean of `cross_entropy` over *all counted tokens of all
-micro-batches of all ranks*, as a float. Leave its gradient in `.grad`.
-
-- There is memory for the activations of one micro-batch at a time.
-- If no token counts anywhere, the loss and the gradients are 0.
-- Frozen parameters stay without a gradient.
+You know the number of tokens only after the last micro-batch, and you have memory for
+the activations of one micro-batch at a time. If no token counts anywhere, the loss and
+the gradients are 0. Frozen parameters stay without a gradient.
 
 Hint 1: A mean can't be added up, but two things can. Which?
 Hint 2: Backward the *sum* of the losses of each micro-batch, and count the tokens. At

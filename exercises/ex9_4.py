@@ -3,19 +3,14 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-Ranks read streams of unequal length. All must call the same collectives, also those
-whose stream has ended.
+Each rank reads a stream: an iterable of tensors that can be read only once, has no
+length and may be empty. `step(batch)` trains on a batch. It calls collectives, so all
+ranks must call `step` the same number of times. A rank that has nothing left calls
+`step(None)`, which takes part in the collectives with zeros.
 
-`ex9_4(stream, step)` is called on every rank with its own stream: an iterable of
-tensors that can be read only once, has no length and may be empty. `step(batch)` trains
-on a batch, and calls collectives. So all ranks must call `step` the same number of
-times. A rank that has nothing left calls `step(None)`, which takes part with a weight
-of zero.
-
-- Call `step` for every batch of every rank, once and in order.
-- In each step, at least one rank must have a batch.
-- A stream may be long and batches are large, so a rank may hold at most one batch that
-  it has not trained on yet.
+Call `step` for every batch of every rank, once and in order. In each step, at least one
+rank must have a batch. A stream may be long and batches are large, so a rank may hold
+at most one batch that it has not trained on yet.
 
 Hint 1: When may a rank stop? Not when its own stream has ended.
 Hint 2: Before each step all ranks tell one another whether they have a batch. To know

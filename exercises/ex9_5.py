@@ -3,14 +3,12 @@
 Ranks: 1
 Minutes: 15
 
-Pack several documents into one row. The model must treat each document as if it were
-alone.
+`documents` is a list of token tensors (int64), with at most `size` tokens in all. Some
+documents may be empty. Put them one after another into one row, and fill the rest of
+the row with token 0. The model must treat each document as if it were alone. Return
+four tensors:
 
-`ex9_5(documents, size)` gets a list of token tensors (int64), with at most `size`
-tokens in all. Some documents may be empty. Put them one after another into one row of T
-= `size` tokens, and fill up the row with token 0. Return four tensors:
-
-- `tokens` (T,), int64: the row;
+- `tokens` (T,), int64, where T is `size`;
 - `positions` (T,), int64: each document counts from 0, and padding has 0;
 - `labels` (T,), int64: the token that follows in the same document, or −100 where there
   is none;

@@ -4,17 +4,16 @@ Ranks: 1
 Minutes: 35
 Level: hard
 
-Write a generator that goes through the rest of one epoch, and ends.
+Write a generator that goes through the rest of one epoch and then stops. For each step
+it yields `(batch, state)`. `batch` is the list of indices that this rank reads, at most
+`batch_size` of them. `state` is a dict that a checkpoint after this step would save.
 
-`ex9_6(num_samples, batch_size, seed, rank, world_size, state=None)` yields `(batch,
-state)` for each step: the list of indices that this rank reads, at most `batch_size` of
-them, and a dict for a checkpoint that is saved after this step. At the very beginning,
-it gets None as `state`. After a crash, it gets what *any* rank yielded last, and the
-new job may have a different number of ranks and a different batch size. After the last
-step of an epoch, the state is the beginning of the next epoch. These rules hold,
-however often the job is stopped:
+At the very beginning, your function gets None as `state`. After a crash, it gets what
+*any* rank yielded last, and the new job may have a different number of ranks and a
+different batch size. The state after the last step of an epoch stands for the beginning
+of the next epoch. These rules hold, however often the job is stopped:
 
-- In each epoch, every sample comes exactly once, on one rank. All ranks make the same
+- In each epoch, every sample is read exactly once, by one rank. All ranks make the same
   number of steps, and in each step at least one rank has a sample. So the last batches
   may be shorter, or even empty.
 - The order is random. It depends on the seed and the epoch, and on nothing that changes
