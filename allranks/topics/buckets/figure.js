@@ -340,7 +340,8 @@ function spell(layers) {
 
 function stepPicture(view) {
   const { facts, before, width, narrow, state: { world_size: W } } = view;
-  const until = nice(Math.max(facts.after_backward, before?.facts.after_backward ?? 0, TINY), FINE);
+  const ends = (one) => one?.facts[narrow && !view.asking ? "total" : "after_backward"] ?? 0; // no room for it on a phone
+  const until = nice(Math.max(ends(view), ends(before), TINY), FINE);
   const x = (time) => EDGE + time * (width - 2 * EDGE) / until;
   return picture(width, TRACK + 28, "",
     text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
