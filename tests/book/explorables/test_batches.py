@@ -133,7 +133,7 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
 def test_the_largest_order_fits_a_phone(explore):
     """199 samples on 16 ranks take no more space than ten: three steps are seen.
 
-    Of the next epochs' orders, the numbers that fit are written, and the others counted.
+    Of the next epochs' orders, what fits is written, and the rest is counted.
     """
     x = explore("book/ch5_ddp", "batches")
     height = x.box.locator("svg").first.bounding_box()["height"]
