@@ -173,14 +173,16 @@ function seen({ load_ms, step_ms, batch }, { batches }, narrow, width) {
   return { from, to, x: (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * (width - LEFT - RIGHT) / span };
 }
 
-// Draw a batch in a lane, from one moment to another. A press follows it.
+// Draw a batch in a lane, from one moment to another. A press follows it. A step is seen
+// however short it is, and where many lie on each other, they are one area.
 function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, fly }) {
   const left = x(begin), wide = x(end) - left;
-  if (end <= from || begin >= to || wide < 0.3) return null;
+  const [kind] = id.split(" "), least = kind === "step" ? 2 : 1;
+  if (end <= from || begin >= to || (wide < 0.3 && least === 1)) return null;
   const fits = wide > (b > 9 ? 18 : 10) && tall > 11;
   return h("svg:g", b < NUM ? { onclick: () => set({ batch: b }), style: "cursor: pointer" } : {}, h("svg:title", {}, told),
-    rect(left, y, Math.max(1, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
-      style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[id.split(" ")[0]]}%, var(--x-ground))${b === at && tall < 20 ? "; stroke-width: 2" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
+    rect(left, y, Math.max(least, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
+      style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[kind]}%, var(--x-ground))${b === at ? tall < 20 ? "; stroke-width: 2" : "" : tall < 4 ? "; stroke: none" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
     fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: b === at ? "x-strong" : "", "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
 }
 
@@ -242,7 +244,7 @@ function stepping(view, { facts, width }) {
       const free = b ? batches[b - 1][5] : 0, wide = x(taken) - x(free);
       const mid = x(free) + wide / 2, low = MODEL_TOP + MODEL / 2;
       const word = (!b || !said) && wide > 15 && (wide > 38 ? text(mid, low + 4, b ? "waits" : "start", { class: "x-small", "data-id": `t wait ${b}` })
-        : text(0, 4, b ? "waits" : "start", { class: "x-small", transform: `translate(${mid} ${low}) rotate(-90)` }));
+        : text(mid, low + 4, b ? "waits" : "start", { class: "x-small", transform: `rotate(-90 ${mid} ${low})` }));
       said ||= b && word;
       return [taken - free > EPS && taken > from && free < to && h("svg:g", { class: "x-answer" },
         rect(x(free), MODEL_TOP, wide, MODEL, { class: "x-wait", rx: 0, "data-id": `wait ${b}` }), word),
