@@ -143,8 +143,9 @@ def test_the_largest_order_fits_a_phone(explore):
     assert dealt(x) == flat([rank[:3] for rank in facts["batches"]])
     assert x.box.locator('svg [data-id^="0 place "]').count() == 13 * 16
     later = drawn(x, 1)
-    assert later == Sampler(num_samples=199, world_size=16).facts["orders"][1][:7]
-    assert x.box.locator("svg").get_by_text("… 192 more").count() == 2
+    assert len(later) >= 5 and later == facts["orders"][1][: len(later)]
+    rest = x.box.locator("svg").get_by_text(f"… {199 - len(later)} more", exact=True)
+    assert rest.count() == 2
     for _ in range(4):
         x.press("Next")
     assert dealt(x) == flat([rank[3:6] for rank in facts["batches"]])
