@@ -10,15 +10,15 @@ gives each copy only the gradient of its own layer. If each rank stepped with it
 gradient, the copies would drift apart.
 
 After backward, all ranks call `ex6_3(weight)`. On the first and the last rank, `weight`
-is the copy; on the others it is None. Give both copies the gradient that autograd gives
-a matrix that is used twice in one process. The two gradients must agree bit for bit, so
-that the same optimizer step keeps the copies equal. With W = 1 there is only one
-parameter, and autograd has done everything already.
+is the rank's copy; on the others it is None. Give both copies the gradient that one
+process would compute if it used a single matrix in both places. The two gradients must
+agree bit for bit, so that the same optimizer step keeps the copies equal. With W = 1
+there is only one parameter, and autograd has already done everything.
 
 Hint 1: A weight is used twice in one process. What does autograd do with the two
 gradients, take their mean?
 Hint 2: It adds them. So the two ranks exchange gradients, and each adds what it
-receives. The ranks between have nothing to say: they must not be needed.
+receives. The ranks in between hold no copy, so the exchange must work without them.
 Hint 3: On both: `sending = dist.isend(weight.grad.contiguous(), other)`,
 `dist.recv(theirs, other)`, `sending.wait()`, `weight.grad += theirs`.
 """
