@@ -20,7 +20,7 @@ NARROW_LEFT = 16  # on a phone, where a label is the rank's number
 SHARE = 42  # at the right: "100 %"
 # How deep a rank's colour is, in %, by kind of work. Digits in the page's ink keep a
 # contrast of 4.5:1 on each, light and dark.
-DEPTH = {"F": 14, "B": 38, "I": 38, "W": 26}
+DEPTH = {"F": 12, "B": 38, "I": 30, "W": 21}
 ROOM = 560  # for a schedule in a column
 _PRIME = "'"
 _SVG = re.compile("<svg.*?</svg>", re.DOTALL)
