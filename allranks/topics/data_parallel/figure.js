@@ -6,6 +6,7 @@ import { STAGES, PARTS } from "./sums.py";
 
 const upto = (number) => [...Array(number).keys()];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
+const samples = (number) => `${number} sample${number === 1 ? "" : "s"}`;
 const mb = (size) => amount(size * 1e6, "B");
 
 // As torch.chunk: pieces of the rounded-up size, so there may be fewer than asked for.
@@ -176,7 +177,7 @@ function bar(device, view, { edge, scale, high, y: place }) {
       named(kind, start, width, y, high, hue || added)];
   }));
   if (view.asking) return [ // what it holds is the answer
-    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), `: ${facts.shares[device] ?? 0} samples, holds ?`),
+    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), `: ${samples(facts.shares[device] ?? 0)}, holds ?`),
     rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 })];
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
     // The weights that replicate sends leave from here.
