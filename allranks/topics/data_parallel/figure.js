@@ -189,7 +189,7 @@ function bar(device, view, { edge, scale, high, y: place }) {
     facts.waits[at][device] && [rect(view.width - 50, y - 15, 48, view.narrow ? 14 : high + 15, { class: "x-wait" }),
       text(view.width - 26, view.narrow ? y - 4 : y + high / 2 - 3, "waits", small)],
     rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
-    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y - 3}v${high + 6}` }),
+    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y}v${high}` }),
     parts);
 }
 
@@ -237,7 +237,7 @@ function film(view, { until }) {
     text(k * pitch + wideness / 2, FILM / 2 + 4, "?", { class: "x-small x-soft x-guess" }),
     !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
       text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
-  const half = wide(line) / 2, middle = at * pitch + wideness / 2;
+  const half = 3.7 * line.length, middle = at * pitch + wideness / 2;
   return [facts.totals.map(frame),
     narrow && text(Math.max(half, Math.min(middle, width - half)), FILM + 14, line, { class: "x-small x-strong" }),
     draggable(h("svg:g", {}, rect(at * pitch + 1, 1, wideness, FILM - 2, { class: "x-chosen", fill: "transparent", "data-id": "frame" })),

@@ -331,7 +331,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
       h("svg:rect", { x: now - 22, y: foot - 20, width: 44, height: 44, fill: "transparent" })),
     "moment", { label: "Moment, the line", now: moments.indexOf(time), low: 0, high: moments.length - 1, said: `time ${inUnits(time, ticks)}`,
       move: (by, start) => step(moments[start] / ticks + by / scale), step: (by) => moments.indexOf(time) + by, set: (step) => set({ step }) }),
-    draggable(h("svg:g", {}, rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
+    draggable(h("svg:g", {}, h("svg:title", {}, "Drag: more or fewer micro-batches"), rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
       h("svg:rect", { x: edge - 14, y: TOP, width: 28, height: LANES, fill: "transparent" })),
     "edge", { label: "Micro-batches, the right edge", now: M, low: 1, high: MOST.num_microbatches,
       move: (by, start) => start + Math.round(by / 24), step: (by) => M + by, set: (n) => set({ num_microbatches: n }) }));
