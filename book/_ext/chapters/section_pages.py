@@ -13,7 +13,7 @@ from sphinx.environment import BuildEnvironment
 from book._ext.chapters.chapter_map import SECTION
 
 
-def number(app: Sphinx, env: BuildEnvironment) -> None:
+def number(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """Give each section page its number, in contents, titles and links."""
     for name in env.found_docs:
         if match := SECTION.fullmatch(Path(name).name):
@@ -22,8 +22,9 @@ def number(app: Sphinx, env: BuildEnvironment) -> None:
             title["secnumber"] = env.titles[name]["secnumber"] = numbers
             none = {heading["anchorname"]: () for heading in headings}
             env.toc_secnumbers[name] = {"": numbers, **none}
+    return []  # pages to be written again
 
 
 def setup(app: Sphinx) -> None:
-    """Number when Sphinx has numbered the chapters."""
-    app.connect("env-updated", number)
+    """Number when Sphinx has numbered the chapters, which forgets all other numbers."""
+    app.connect("env-get-updated", number, priority=900)
