@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: AUC \S+ instead of
-beyond: each rank reports the same number; the guard's metric() checks means, and an AUC is none
+beyond: All ranks report the same number, so nothing differs; `watch.metric` checks means, and an AUC is not a mean.
 
 You see: an AUC (or F1, precision at k, a rank correlation, perplexity, FID) that
 changes with the number of GPUs for the same weights, though all ranks have the same

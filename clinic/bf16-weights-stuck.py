@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch10_precision
 signature: weights moved by 0 instead of
-beyond: No rule is broken and all ranks agree; some optimizers are made for weights of two bytes.
+beyond: All ranks agree, and it may be on purpose: some optimizers are made for weights in bfloat16.
 
 You see: the loss falls at first and then hardly any more, or fine-tuning ends where it
 began. In the checkpoint, the weights of the norm layers are still exactly 1.0.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch10_precision
 signature: norm of the clipped gradient \S+ instead of at most 1
-beyond: all ranks do the same, so only the norm after the clipping shows it
+beyond: All ranks make the same mistake, so nothing differs. Only the norm after the clipping shows it.
 
 You see: nothing. The norm that is logged is right, and training runs as if there were no
 clipping: spikes of the loss that the threshold should have stopped.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch10_precision
 signature: norm \S+ instead of 13
-beyond: All ranks hold the same wrong norm, so no rule is broken; one process tells.
+beyond: All ranks hold the same wrong norm, so nothing differs. Only a comparison with one process shows it.
 
 You see: the gradient norm grows with the tensor-parallel size, although the loss does
 not change, and clipping cuts more than it did.

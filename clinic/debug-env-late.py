@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch4_ranks
 signature: the level is OFF
-beyond: Nothing is computed wrongly: a check that was asked for is not made, and no training can tell that it was asked for.
+beyond: Nothing is computed wrongly. A check that you asked for is not made, and the guard can't know that you asked for it.
 
 You see: nothing. You asked for `DETAIL` because the job hangs, but you get no more
 output than before.

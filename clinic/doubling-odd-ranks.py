@@ -5,7 +5,7 @@ symptom: silent
 runs on: 3 ranks
 chapter: ch7_collectives
 signature: ranks hold \[\S+, \S+, \S+\] instead of
-beyond: The guard knows collectives and parameters, but not what your own messages should add up to.
+beyond: The guard does not know what your own sends and receives should add up to.
 
 You see: an all_reduce of your own that was right on 2, 4 and 8 ranks ends on 3 as well,
 without a word. But the ranks now hold different sums.

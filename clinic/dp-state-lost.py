@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 virtual GPUs
 chapter: ch2_data_parallel
 signature: 0 samples seen instead of 8
-beyond: The guard compares ranks; here one process loses what its own replicas wrote to themselves.
+beyond: The guard compares ranks. Here, a single process loses what its own replicas have stored in themselves.
 
 You see: a counter stays 0, a cache is always empty, or a moving average never moves,
 although all of them work on one GPU.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch10_precision
 signature: average \S+ instead of
-beyond: All ranks hold the same average; only one that is kept in float32 shows that it stands still.
+beyond: All ranks hold the same average, so nothing differs. Only a copy kept in float32 shows that it stands still.
 
 You see: the model with averaged weights (EMA) is as bad as at the start, or samples of
 it stay noisy, while the trained model is good. With a lower decay it works.

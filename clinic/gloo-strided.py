@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch4_ranks
 signature: right \[2\.0, 4\.0, 3\.0\] instead of \[2\.0, 4\.0, 6\.0\]
-beyond: The numbers are a metric's, neither parameter, gradient nor batch; only their author knows what they should be.
+beyond: The wrong numbers belong to a metric of your own, and only you know what they should be.
 
 You see: nothing. Shapes and types are right, and so are some of the sums. Others are
 still this rank's own numbers, and numbers of the next column have been added up in

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch4_ranks
 signature: 2 processes share device 0
-beyond: On GPUs the guard refuses two ranks on one device; here, without any, there is none to share.
+beyond: On GPUs, the guard raises if two ranks use one device. This case runs without a GPU, so no device is shared.
 
 You see: no error, or a GPU 0 that is full while the other GPUs idle. (The
 `AssertionError` comes from our check.) With NCCL, the job ends with `Duplicate GPU

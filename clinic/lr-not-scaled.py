@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch10_precision
 signature: loss \S+ after as many epochs as
-beyond: Every rank computes what one process would; how far it should get is not known to any invariant.
+beyond: Every rank computes what one process would, and no comparison tells how low the loss should get.
 
 You see: an epoch is faster on more GPUs, and the loss after it is higher. More epochs
 are needed, which eats up the gain.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 3 ranks
 chapter: ch7_collectives
 signature: mean \S+ instead of
-beyond: All ranks hold the same number, so no rule is broken; only a comparison with one process tells.
+beyond: All ranks hold the same wrong number, so nothing differs. Only a comparison with one process shows it.
 
 You see: after a node has lost a GPU, or in a job of 8 + 4 ranks, training goes on but
 converges a little differently. The gradients of the small node's ranks weigh more.

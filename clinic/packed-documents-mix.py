@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch9_data
 signature: document 1 differs by \S+ from itself alone
-beyond: All ranks make the same mistake; a document in a row has to be compared with itself alone.
+beyond: All ranks make the same mistake. To see it, compare a document in a packed row with the same document alone.
 
 You see: nothing. The loss falls, often faster than without packing, since a document
 can copy from the one before it. What a document means depends on its neighbours in the

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch9_data
 signature: UserWarning: 'pin_memory' argument is set as true but no accelerator is found
-beyond: Nothing is computed wrongly; torch warns that pinning was asked for and cannot be had.
+beyond: Nothing is computed wrongly, and torch itself warns that without an accelerator it pins no memory.
 
 You see: a warning for each loader on a machine without a GPU. The training is right.
 

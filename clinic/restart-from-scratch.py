@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: epochs trained twice: 0, 1
-beyond: The new attempt knows nothing of the old one: a training that begins is what it sees.
+beyond: The restarted job knows nothing of the old one, so to the guard it looks like a new training.
 
 You see: the job survives a crash, exits with 0, but takes much longer. The loss curve
 starts over in the middle of the log.

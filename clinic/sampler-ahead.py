@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch9_data
 signature: 8 of 16 samples were never seen
-beyond: A mark holds weights and settings. Which samples the model has had, only the loop can tell.
+beyond: `watch.mark` keeps digests of weights and settings. Which samples the model has seen, only your loop knows.
 
 You see: nothing. After each restart in the middle of an epoch, some samples are left
 out. With more workers there are more of them.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch8_ddp_by_hand
 signature: second weight is 0\.00, not about 1
-beyond: A compressed gradient is never the mean of the ranks' gradients, with or without feedback.
+beyond: With or without error feedback, a compressed gradient is not the mean of the ranks' gradients, so the mean proves nothing.
 
 You see: training with top-k compression starts well and then stands still, at a loss
 that is too high. Some weights hardly move at all.

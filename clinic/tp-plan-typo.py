@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: AssertionError: 0 of 4 parameters are sharded
-beyond: The result is right: a layer that no rank shards costs memory, and torch warns.
+beyond: The result is right. A layer that no rank shards only costs memory, and torch warns about it.
 
 You see: a warning that a plan key `could not be resolved`, in newer versions; nothing
 in older ones. Results are right. Memory per GPU does not fall: each rank computes

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: AssertionError: the file has \d+ bytes, the weights alone 400000
-beyond: The weights in memory are right; only the file is short, and a guard of training does not read files.
+beyond: The weights in memory are right. Only the file is too short, and the guard does not read files.
 
 You see: nothing, until the day you need the file: `PytorchStreamReader failed reading
 zip archive: not a ZIP archive`, or `failed finding central directory`. The file has

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch9_data
 signature: AssertionError: 8 draws, 2 of them different
-beyond: The guard compares ranks. What the workers of one rank draw, it does not see.
+beyond: The guard compares ranks. It does not see what the workers of one rank's loader draw.
 
 You see: nothing. Samples that different workers prepare get the same crop, flip and
 noise, and each epoch draws the same again. With more workers it becomes worse.

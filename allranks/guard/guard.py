@@ -55,8 +55,8 @@ GROWTH = (
     "equally many batches."
 )
 UNKNOWN_SHARES = (
-    "data and tensor parallelism meet, and which ranks share a batch "
-    "cannot be told: data are not checked. Pass the process group of the "
+    "with data and tensor parallelism combined, the guard cannot tell which ranks "
+    "share a batch, so it does not check the data. Pass the process group of the "
     'data\'s axis, such as group=mesh["data"].get_group().'
 )
 

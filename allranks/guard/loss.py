@@ -80,8 +80,8 @@ HELD = (
     "trains or updates it must do so on every rank, with gradients that are reduced."
 )
 OTHER = (
-    "{}: {} works with {}, at three checks in a row. What is not data should be one "
-    "number on all ranks: compute it from what all of them know."
+    "{}: {} uses {}, at three checks in a row. It is not data, so it should be the "
+    "same number on all ranks: compute it from what all of them know."
 )
 OWN_MEAN = (
     "{}: the loss is divided by each rank's own count, {}. The mean of the ranks' "
@@ -89,13 +89,12 @@ OWN_MEAN = (
     "(all_reduce), times 1 / world_size."
 )
 ALONE = (
-    "{}: {} takes a tensor that each rank computes from its own samples: {}. It "
-    "changes what the loss is, on every rank in another way: all_reduce what it is "
-    "made of."
+    "{}: {} takes a tensor that each rank computes from its own samples: {}. So each "
+    "rank has a different loss function: all_reduce what the tensor is made of."
 )
 CUT = (
-    "{}: ranks exchange what has a gradient, and autograd does not see it: what comes "
-    "back is a constant for backward, or passes it on as if nothing had been summed. "
+    "{}: the ranks exchange a tensor that has a gradient, and autograd does not see "
+    "it. For backward, the result is a constant, or as if nothing had been summed. "
     "Use torch.distributed.nn.functional; put a rank's own features back into what it "
     "gathered; and reduce a copy, loss.detach().clone(), if it is only to be shown."
 )

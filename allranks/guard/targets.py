@@ -31,7 +31,7 @@ COPIES = (
     "sharding, with one seed. Draw the whole, then shard; or draw through DTensor."
 )
 EMPTY = (
-    "group {} of optimizer {} holds no parameter, so its settings are nobody's. If "
+    "group {} of optimizer {} holds no parameter, so its settings apply to nothing. If "
     "names choose the groups: those of the wrapped model begin with module."
 )
 SKIPS = {*KINDS.values(), "data", "devices", "loss", "modes", "randomness"}

@@ -7,8 +7,8 @@ ALT = (
     "each with 64 MiB of memory, in which its tensors take room. A copy from one to "
     "the other is counted, and an operation on tensors of both fails with torch's own "
     "error. Below them the CPU computes everything. Right: what you see. Results, "
-    "placement, memory, traffic and errors are real; speed is not: its clock is a "
-    "model."
+    "placement, memory, traffic and errors are real; speed is not: its times are "
+    "estimated."
 )
 REAL = (
     ("results", "the CPU computes them"),
@@ -53,7 +53,7 @@ def verdicts() -> Sheet:
         sheet.words(70, y + 17, text)
     sheet.wrong(0, y + 42, "not real:")
     sheet.words(100, y + 42, "speed", bold=True)
-    sheet.words(100, y + 59, "its clock is a model")
+    sheet.words(100, y + 59, "times are estimated")
     return sheet
 
 

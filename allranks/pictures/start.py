@@ -50,8 +50,8 @@ def batch(given: str) -> Picture:
         return sheet
 
     return plate(
-        f"{num} ranks with {each} samples take the same step as one process with "
-        f"{size}",
+        f"{num} ranks with {each} samples each take the same step as one process "
+        f"with {size}",
         f"One process computes one gradient from {size} samples. {num} ranks compute "
         f"one each, from {each} samples; the mean of these, which all ranks get, is "
         "equal to it.",
@@ -65,7 +65,8 @@ def speed(output: str) -> Picture:
     read(output, r"^\$ .*start_(?:single|ddp)\.py", 2)
     for part in output.split("$ ")[1:]:
         ranks = read(part, r"nproc-per-node (\d+)|(start_single)")[0]
-        name = f"{ranks[1]} rank{'s' * (ranks[1] != '1')}" if ranks[1] else "no ranks"
+        several = "s" * (ranks[1] != "1")
+        name = f"{ranks[1]} rank{several}" if ranks[1] else "first script"
         found[name] = int(read(part, r"(\d+) samples/s")[-1][1])
     speeds = list(found.values())
     title = claim(

@@ -53,7 +53,7 @@ function summaryOf(seconds, present, absent, waits) {
     return `All four call all_reduce after ${amount(seconds[0], "s")}, so nobody waits. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
   const last = present.reduce((a, b) => (seconds[b] > seconds[a] ? b : a));
   return `Rank ${last} comes last, after ${amount(seconds[last], "s")}. The others wait for it, `
-    + `and their times add up to ${waited}. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
+    + `and their waits add up to ${waited}. Then each rank holds 0 + 1 + 2 + 3 = 6.`;
 }
 
 export function compute({ arrives }) {

@@ -148,7 +148,7 @@ def _summary(
     last = max(present, key=lambda rank: seconds[rank])
     return (
         f"Rank {last} comes last, after {amount(seconds[last], 's')}. The others wait "
-        f"for it, and their times add up to {waited}. Then each rank holds 0 + 1 + 2 + "
+        f"for it, and their waits add up to {waited}. Then each rank holds 0 + 1 + 2 + "
         "3 = 6."
     )
 

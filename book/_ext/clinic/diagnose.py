@@ -191,10 +191,11 @@ def plainly(fresh: list[dict]) -> str:
         sum(one[key] for one in fresh) for key in keys
     )
     return (
-        f"On {known} logs that were not used to build it, the box named the right "
-        f"failure first in {first}. Of {unknown} failures that the clinic doesn't "
-        f"cover, {guessed} were mistaken for one that it does. Of {healthy} healthy "
-        f"logs, {alarms or 'none'} raised an alarm."
+        f"We tried the search box on {known} logs that were not used to build it, and "
+        f"in {first} it named the right failure first. We also gave it {unknown} "
+        f"failures that the clinic doesn't cover, and {guessed} of them were mistaken "
+        f"for one that it does. Of {healthy} logs of healthy jobs, "
+        f"{alarms or 'none'} raised an alarm."
     )
 
 

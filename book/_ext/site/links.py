@@ -212,8 +212,8 @@ class ColabCell(SphinxDirective):
         if self.config.allranks_repository:
             return [cell]
         words = (
-            "Replace OWNER/NAME with the owner and the name of the book's repository "
-            "on GitHub."
+            "This copy of the book doesn't know where its repository is published: "
+            "replace OWNER/NAME with its owner and name on GitHub."
         )
         return [cell, nodes.paragraph("", words)]
 

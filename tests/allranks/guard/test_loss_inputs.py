@@ -127,8 +127,8 @@ def a_temperature_with_an_optimizer_of_its_own():
 
 
 @wrong(
-    r"warns: guard: .*line \d+: mul works with 0 on rank 1 and 0\.\d+ on rank 0|"
-    r"warns: guard: .*line \d+: mul works with 0\.\d+ on rank 0 and 0 on rank 1"
+    r"warns: guard: .*line \d+: mul uses 0 on rank 1 and 0\.\d+ on rank 0|"
+    r"warns: guard: .*line \d+: mul uses 0\.\d+ on rank 0 and 0 on rank 1"
 )
 def a_factor_that_a_logger_of_rank_0_steps():
     ddp, beta = DDP(network()), [0.0]
@@ -240,7 +240,7 @@ def a_table_of_weights_by_label():
     fit(ddp, forward=forward)
 
 
-@wrong(r"warns: guard: .*line \d+: mul works with .*, at three checks in a row")
+@wrong(r"warns: guard: .*line \d+: mul uses .*, at three checks in a row")
 def a_factor_steered_by_each_rank_s_own_loss():
     ddp, beta = DDP(network()), [0.2]
 
@@ -432,7 +432,7 @@ def a_bound_that_each_rank_moves():
     fit(ddp, forward=forward)
 
 
-@wrong(r"warns: guard: .*: mul works with 0\.2 on rank 0 and 0\.3 on rank 1")
+@wrong(r"warns: guard: .*: mul uses 0\.2 on rank 0 and 0\.3 on rank 1")
 def a_factor_in_a_loop():
     ddp, factors = DDP(network()), (0.5, 0.3 if odd() else 0.2)
     fit(ddp, forward=lambda x, y: sum(mse(ddp(x), y) * f for f in factors))
