@@ -1,18 +1,18 @@
-"""Round at random, and alike everywhere.
+"""Round at random, the same way on every rank.
 
 Ranks: 1, 2
 Minutes: 15
 
 In bfloat16, a weight of 1.0 that gains 0.0001 in each step never moves, because each
-sum is rounded back. Rounding at random cures that, without a copy in float32. `x` is a
-float32 tensor. Return it in bfloat16, with each number rounded to one of its two
-neighbours there: to the upper one with the probability `(x - lower) / (upper - lower)`,
-so that the mean over many draws is x.
+sum is rounded back. If you round at random, the weight moves, and you don't need a copy
+in float32. `x` is a float32 tensor. Return it in bfloat16, with each number rounded to
+the bfloat16 number just below it or just above it, `lower` or `upper`. Choose `upper`
+with probability `(x - lower) / (upper - lower)`, so that the mean over many draws is x.
 
 Numbers that bfloat16 can hold exactly stay as they are, and so do zeros, ±inf and NaN.
 All randomness must come from `generator`, which is in the same state on all ranks, so
-that replicas of a weight stay equal. Don't change `x`. No number is beyond bfloat16's
-largest.
+that replicas of a weight stay equal. Don't change `x`. No number exceeds the largest
+number of bfloat16.
 
 Hint 1: A bfloat16 is the upper half of a float32's 32 bits. Of the gap between two
 neighbours, what part do the lower 16 bits stand for?

@@ -3,9 +3,9 @@
 Ranks: 2, 4
 Minutes: 20
 
-The ranks hold *different* parts of one model, so each has an optimizer with parameters
-of its own. `backward` has run on the loss times `state["scale"]`, and the gradients are
-still scaled; some are None. Write one function that does what `scaler.step` and
+The ranks hold *different* parts of one model, and each has its own optimizer for its
+part. `backward` has run on the loss times `state["scale"]`, so the gradients are still
+scaled; some are None. Write one function that does what `scaler.step` and
 `scaler.update` do:
 
 * Divide this rank's gradients by the scale, in place.

@@ -3,17 +3,19 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-`sharded` and `replicated` are lists of gradient tensors. Together they are one
-gradient, spread over the ranks:
+Clip a gradient whose parts lie on different ranks.
+
+`ex10_3(sharded, replicated, max_norm)` is called on every rank with two lists of
+gradient tensors and a limit. Together, the lists of all ranks are one gradient:
 
 * The tensors in `sharded` are this rank's own parts of the gradient. Some may be empty,
   and a rank may have none at all.
-* The tensors in `replicated` are equal on all ranks, as after an all_reduce. They
-  belong to the gradient only *once*.
+* The tensors in `replicated` are equal on all ranks, as after an all_reduce. Count them
+  only *once*.
 
 Scale all of them in place so that the norm of the whole gradient is at most `max_norm`.
-If the gradient is shorter, it stays as it is. Return the norm before clipping, as a
-float, the same on all ranks.
+If the norm is smaller, leave the gradient as it is. Return the norm before clipping, as
+a float, the same on all ranks.
 
 Some gradients are float16, whose largest number is 65504, and some are bfloat16, which
 has only eight significant bits. The norm must still be right to five digits. It is

@@ -1,18 +1,20 @@
-"""How large a batch is worth it?
+"""How large a batch is worth using?
 
 Ranks: 1, 2, 4
 Minutes: 25
 
-On average, a gradient over B samples has a squared norm of |G|² + S / B. Here G is the
-gradient over all data, and S says how much the gradients of single samples differ. The
-ratio S / |G|² is the *simple gradient-noise scale*: a batch far below it wastes little,
-and one far above it wastes most of what it computes.
+A larger batch gives a less noisy gradient. You can measure at which size that stops
+paying off. On average, a gradient over B samples has a squared norm of |G|² + S / B.
+Here G is the gradient over all data, and S says how much the gradients of single
+samples differ. The ratio S / |G|² is the *simple gradient-noise scale*: a batch far
+below it wastes little, and one far above it wastes most of what it computes.
 
-`gradients` (steps, k, n) holds k gradients of this rank for each of several steps. Each
-gradient is the mean over `batch` samples, and no two gradients share samples. In one
-step, all W k gradients of all ranks belong to the same weights. So each step gives you
-two numbers: the squared norm of one gradient, averaged over all W k of them, and the
-squared norm of their mean. From these two numbers you can compute |G|² and S.
+`gradients` (steps, k, n) holds this rank's gradients: k of them in each of several
+steps. Each gradient is the mean over `batch` samples, and no two gradients share
+samples. Within a step, all ranks have the same weights, so there are W k gradients of
+the same weights. Each step then gives you two numbers: the squared norm of one
+gradient, averaged over all W k of them, and the squared norm of their mean. From these
+two numbers you can compute |G|² and S.
 
 In a single step, |G|² and S are almost pure noise, and |G|² may even be negative. So
 average each of them over the steps before you divide.

@@ -1,11 +1,11 @@
-"""AdamW for weights of two bytes.
+"""AdamW for two-byte weights.
 
 Ranks: 1, 2, 4
 Minutes: 40
 Level: hard
 
 `weights` is a list of bfloat16 tensors, equal on all ranks. `gradients` are the
-gradients of this rank's batch, in bfloat16 too. Do one step of AdamW on the *mean*
+gradients of this rank's batch, in bfloat16 too. Take one step of AdamW with the *mean*
 gradient of all ranks. The weights must come out as if one process had
 
 * averaged the gradients in float32,
@@ -13,11 +13,11 @@ gradient of all ranks. The weights must come out as if one process had
   `torch.optim.AdamW(copy, lr, betas, eps, weight_decay)` step on that copy,
 * and rounded the copy to the nearest bfloat16 numbers.
 
-`state` is an empty dict at the first step, and you may keep in it what you like. But
-memory is scarce: if the weights have n numbers in all, the tensors in one rank's
-`state` may have at most 3 ⌈n / W⌉. So spread what you keep over the ranks. n need not
-be divisible by W, and may even be less than W. All ranks must end with the same bits.
-Change `weights` in place.
+`state` is an empty dict at the first step, and you may keep whatever you like in it.
+But memory is scarce: if the weights have n numbers in all, the tensors in one rank's
+`state` may hold at most 3 ⌈n / W⌉ numbers. So spread what you keep over the ranks. n
+may not be divisible by W, and may even be less than W. All ranks must end with the same
+bits. Change `weights` in place.
 
 Hint 1: AdamW treats each number by itself, so it does not care where a tensor ends. Lay
 all of them in one row, and give each rank a piece of the row.

@@ -3,25 +3,23 @@
 Ranks: 1
 Minutes: 8
 
-With `CUDA_VISIBLE_DEVICES`, a job sees fewer GPUs than the machine has, under other
-numbers, and nothing tells you so. Write the table from the job's numbers to the
-machine's.
+The variable `CUDA_VISIBLE_DEVICES` lists the GPUs that a job may use, such as `2,0`.
+The job then numbers them anew: its `cuda:0` is the machine's GPU 2, and its `cuda:1` is
+GPU 0. Write the function that reads this list.
 
-`ex1_1(value, num_gpus)` gets the variable's value, or `None` if it is not set, and the
-number of GPUs in the machine. It returns a list of integers: entry `i` is the number of
-the GPU behind `cuda:i`.
+`ex1_1(value, num_gpus)` gets the variable's text, or `None` if it is not set, and the
+number of GPUs in the machine. Return a list of integers: entry `i` is the number of the
+GPU behind `cuda:i`. For `"2,0"` on a machine with 4 GPUs, this is `[2, 0]`.
 
-- Not set: all GPUs, in order. Set and empty: none.
-- The order of the entries counts. Spaces around an entry do not.
-- The list ends **before** the first entry that is no GPU of this machine: not a number,
-  negative, or too large.
-- A GPU that is named twice before this end hides **all** GPUs.
+- Not set: all GPUs, in order. Set but empty: no GPU.
+- Entries keep their order. Spaces around an entry don't matter.
+- The list ends **before** the first entry that is no GPU of this machine, such as `-1`,
+  `all`, or a number that is too large. With 4 GPUs, `1,7,0` gives `[1]`.
+- If a GPU comes twice before this end, the job sees **none**: `0,1,0` gives `[]`.
 
-An entry is the number of a GPU as `str` writes it, in the digits 0 to 9: `10` is one;
+An entry is a number as `str` writes it, in the digits 0 to 9. So `10` is a number, but
 `+2`, `1_0`, `07`, `1gpu` and a full-width `２` are not, although `int()` reads some of
-them. PyTorch is more lenient here: it reads the 1 of `1gpu`, and `+2` and `07`. It also
-reads on after a number that is too large, so that a GPU named twice there hides all.
-You need not copy any of this, and UUIDs are not asked for either.
+them. (PyTorch itself accepts more, and knows UUIDs. Your function need not.)
 
 Hint 1: Which GPU is `cuda:0` in a job that was started with `CUDA_VISIBLE_DEVICES=3`?
     And is an empty string the same as no variable?

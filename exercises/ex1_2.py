@@ -3,21 +3,28 @@
 Ranks: 1
 Minutes: 10
 
-PyTorch has wheels for several versions of CUDA. Two rules decide which of them run on a
-machine: the driver must be new enough, and the wheel must hold code for the GPU.
+PyTorch offers several wheels, each built for one version of CUDA. Which of them run on
+a given machine? The driver must be new enough for the wheel, and the wheel must hold
+code for the GPU.
 
-`ex1_2(driver_cuda, capability, wheels)` gets the CUDA version in the header of
-`nvidia-smi` (`"12.4"`), the compute capability of the GPU (`"8.9"`), and a dictionary
-from the CUDA version of each wheel (`"12.6"`) to its `torch.cuda.get_arch_list()`. It
-returns the newest CUDA version whose wheel runs, or `None`.
+`ex1_2(driver_cuda, capability, wheels)` gets
 
-- A driver runs wheels of its own **major** version of CUDA and of all older ones. So
-  12.4 runs 11.8, 12.6 and 12.8, not 13.0.
-- `sm_86` is code for capability 8.6 and later ones of the same major version: it serves
-  8.9, not 9.0 and not 8.0. The last digit is the minor version: `sm_100` is 10.0.
-- `compute_90` is source (PTX) that serves 9.0 and **every** later capability. It needs
-  a driver as new as the wheel, down to the minor version, but in all cases here where
-  source decides, the driver is that new.
+- the CUDA version that `nvidia-smi` shows in its header, such as `"12.4"`;
+- the compute capability of the GPU, such as `"8.9"`;
+- a dictionary of the wheels: each key is a CUDA version, such as `"12.6"`, and its
+  value lists the code in the wheel, as `torch.cuda.get_arch_list()` does.
+
+Return the CUDA version of the newest wheel that runs, or `None` if none does. For
+example, `{"12.6": ["sm_80"], "13.0": ["sm_86"]}` on the machine above gives `"12.6"`.
+The rules are:
+
+- A driver runs wheels of its own **major** version of CUDA, and of all older ones. So
+  12.4 runs 11.8, 12.6 and 12.8, but not 13.0.
+- `sm_86` is code for capability 8.6. It also runs on later GPUs of the same major
+  version: on 8.9, but not on 8.0 or 9.0. The last digit is the minor version: `sm_100`
+  is 10.0.
+- `compute_90` is source code (PTX). It serves 9.0 and **every** later capability.
+  Source needs a driver as new as the wheel, but you need not check that here.
 
 Hint 1: Which of "9.2" and "12.6" is newer? See what Python's `max` says before you
     trust it.

@@ -3,9 +3,8 @@
 Ranks: 1
 Minutes: 12
 
-You need a GPU with enough free memory, on a machine that others use too. The table that
-`nvidia-smi` prints for people changes with the driver. In its CSV for programs you name
-the columns yourself:
+You share a machine with others, and look for a GPU with enough free memory. This
+command lists the GPUs as CSV, with the columns that you name:
 `nvidia-smi --query-gpu=index,memory.free,utilization.gpu,… --format=csv`
 
 ```
@@ -14,16 +13,16 @@ index, memory.free [MiB], utilization.gpu [%], ecc.errors.uncorrected.volatile.t
 1, 24210 MiB, 3 %, 0
 ```
 
-`ex1_3(text, need_mib)` gets such a text and returns the indices (integers) of the GPUs
-that will do, the best first.
+`ex1_3(text, need_mib)` gets such a text, and the memory that you need, in MiB. Return a
+list of the GPUs that will do, as integers from the column `index`, the best first.
 
 - Find a column by the name before its unit. The columns may come in any order, and the
   column of ECC errors may be missing.
-- A GPU will do if it has at least `need_mib` free, and no uncorrected ECC error. An
-  error count of `[N/A]` means that the memory does not count them, which is no error.
+- A GPU will do if it has at least `need_mib` free, and no uncorrected ECC error. If its
+  error count is `[N/A]`, its memory doesn't count errors, and it will do.
 - A GPU whose free memory is `[N/A]` or `[Unknown Error]` will not do.
-- The best is the least utilised (`[N/A]` counts as 100 %), then the one with the most
-  free memory, then the lowest index.
+- The best GPU is the least utilised (`[N/A]` counts as 100 %). Among equals it is the
+  one with the most free memory, and then the one with the lowest index.
 
 Hint 1: Which is more as text, "980 MiB" or "12196 MiB"? And which column is free memory
     if the columns come in another order?

@@ -4,23 +4,24 @@ Ranks: 1
 Minutes: 30
 Level: hard
 
-A check of a machine is code that runs on broken machines. It may raise, it may call
-`sys.exit`, and when a driver hangs, it hangs too. The doctor must answer all the same.
+A doctor runs checks on a machine that may be broken, so its checks may fail too. A
+check may raise an exception, call `sys.exit`, or hang in a broken driver. The doctor
+must report on every check all the same.
 
 `ex1_4(checks, seconds)` gets a dictionary from names to functions without arguments,
-and a limit in seconds for each function. A good check returns `(status, found)`, two
-strings. Return a dictionary that maps every name, in the same order, to such a pair:
+and a limit in seconds for each function. A good function returns a pair of strings,
+`(status, found)`. Run all functions. Return a dictionary with the same names, in the
+same order, and a pair of strings for each:
 
-- what the check returned, if it returned two strings in time;
-- `("warn", "no answer in 0.3 s")` if it did not (for `seconds=0.3`);
+- what the function returned, if it returned two strings in time;
+- `("warn", "no answer in 0.3 s")` if it took too long (for `seconds=0.3`);
 - `("warn", "broke: ZeroDivisionError: division by zero")` if it raised, whatever it
   raised: the type, a colon, the message;
 - `("warn", "broke: it returned None")` if it returned anything else (with its `repr`).
 
-A check that answers too late must no longer change the report, not even after you have
-returned it. It must not keep Python from ending either, and the next check must not
-wait for it. Do not count on stopping it: a call into a driver that hangs reacts to no
-signal and to no exception.
+You cannot stop a function that hangs: in a driver, it reacts to no signal and to no
+exception. But the next check must not wait for it, and Python must be able to end. If
+it answers later, your dictionary must not change.
 
 Hint 1: You cannot stop a function that hangs. What can you do instead of waiting for
     it? And which exceptions does `except Exception` let through?
@@ -112,9 +113,8 @@ def check(answer, case):
     if not all(thread.daemon for thread in threading.enumerate()[1:]):
         raise Wrong("the thread of the hanging check keeps Python from ending.")
     case("it answers after all")
-    before, others = dict(report), threading.enumerate()
+    before, others = dict(report), {*threading.enumerate()}
     LATE.set()
-    for thread in others:
-        if thread is not threading.current_thread():
-            thread.join(5)
+    for thread in others - {threading.current_thread()}:
+        thread.join(5)
     expect("after a late answer, the report", report, before)

@@ -3,16 +3,19 @@
 Ranks: 1
 Minutes: 8
 
-`nn.DataParallel` cuts each batch along its first dimension and gives every device one
-piece. Do the same with slices, at places that you compute yourself. The check refuses
-`chunk`, `split` and their relatives by name, and it puts one batch on a (virtual) GPU,
-where NumPy's `split` cannot reach it. No such list of names is complete, but if you get
-around it, you have the shards without having learnt where to cut.
+`nn.DataParallel` cuts each batch along its first dimension, and gives each device one
+piece, called a shard. Do the same by hand.
 
-`ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards,
-in order, that **share the batch's memory** (views, no copies). Cut as `torch.chunk`
-does: each shard has `ceil(N / num_devices)` samples, except the last, which has what is
-left. So there may be fewer shards than devices, but none of them is empty.
+`ex2_1(batch, num_devices)` gets a tensor of `N` samples and the number of devices.
+Return a list of the shards, in order. Cut as `torch.chunk` does:
+
+- Each shard has `ceil(N / num_devices)` samples. The last one has what is left.
+- There may be fewer shards than devices: 5 samples on 4 devices make shards of 2, 2 and
+  1 samples. No shard is empty.
+- The shards **share the batch's memory**: they are views, not copies.
+
+Use slices, and compute yourself where to cut. The check refuses `chunk`, `split` and
+their relatives, and compares your shards with those of `torch.chunk`.
 
 Hint 1: With 5 samples on 4 devices, how many samples has a shard? Which device gets
     nothing?

@@ -3,16 +3,17 @@
 Ranks: 1
 Minutes: 12
 
-Each device has computed its shard, but the rest of the program expects **one** output,
-on one device, as if there had been no shards.
+Each device has computed the output of its shard. The rest of the program expects
+**one** output on one device, as if there had been no shards.
 
 `ex2_2(outputs, device)` gets a list with the output of each device, in order, and the
-device where the result belongs. An output is a tensor, or a tuple or a dictionary of
-outputs, or `None`; it has the same structure on each device. Return one output of this
-structure:
+device where the result belongs. An output is a tensor, or `None`, or a tuple or a
+dictionary of outputs. It has the same structure on each device. Return one output of
+this structure on `device`:
 
-- tensors are joined along their first dimension; the shards need not be equally long;
-- tensors without dimensions (a loss) become one vector with an element per device;
+- Tensors are joined along their first dimension. They need not be equally long.
+- Tensors without dimensions, such as a loss, become one vector with an element per
+  device.
 - `None` stays `None`.
 
 Gradients must find their way back to each device.

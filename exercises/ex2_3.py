@@ -3,17 +3,17 @@
 Ranks: 1
 Minutes: 8
 
-So that device 0 need not hold all logits, each replica computes its own loss: the
-**mean** over those samples of its shard that have a label. `DataParallel` gathers these
-losses into a vector. Is the vector's mean the loss of the batch?
+Device 0 need not hold all logits if each replica computes its own loss: the **mean**
+over those samples of its shard that have a label. `DataParallel` gathers these losses
+into a vector. Is the vector's mean the loss of the batch?
 
-`ex2_3(losses, counts)` gets the vector of losses (floats, one per device) and a vector
+`ex2_3(losses, counts)` gets the vector of losses (floats, one per device), and a vector
 that says how many samples each device counted (integers). Return the mean over **all**
-counted samples of the batch, a tensor without dimensions through which gradients flow
-to `losses`.
+counted samples of the batch, as a tensor without dimensions. Gradients must flow
+through it to `losses`.
 
-On a device that counted no sample, the loss is 0 / 0, which is NaN, and it must not
-spoil the rest. But a NaN on a device that counted samples is a real one, and must show.
+A device that counted no sample has a loss of 0 / 0, which is NaN. It must not spoil the
+mean. But if a device counted samples and its loss is NaN, your result must be NaN.
 
 Hint 1: Device 0 has three samples and device 1 has one. Whose samples count more in
     `losses.mean()`?

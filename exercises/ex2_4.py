@@ -4,19 +4,20 @@ Ranks: 1
 Minutes: 15
 
 In every step, device 0 of `nn.DataParallel` exchanges data with all other devices. How
-much is it?
+many bytes are these?
 
 `ex2_4(module, output_bytes, num_devices)` gets a module, the number of bytes of the
 outputs of a whole batch, and the number of devices. Return `(sent, received)`: the
-bytes that device 0 sends to, and receives from, the other devices in **one training
-step**, forward and backward.
+bytes that device 0 sends to the other devices, and receives from them, in **one
+training step**, forward and backward.
 
 - The batch is cut evenly: each device computes `output_bytes / num_devices` of the
   output.
-- The batch and the labels come from the host, so they do not count.
+- The batch and the labels come from the host, so they don't count.
 - All parameters are trained. Some may be tied, and there may be buffers of any type.
 
-The check measures what the real `nn.DataParallel` moves between virtual GPUs.
+The check compares your numbers with what the real `nn.DataParallel` moves between
+virtual GPUs.
 
 Hint 1: What goes out in forward, and for what part of it does a gradient come back in
     backward? And what arrives in forward, so that its gradient leaves in backward?
@@ -42,17 +43,10 @@ def ex2_4(module, output_bytes, num_devices):
 
 
 # %% check
-class Tied(nn.Module):
-    """Share one weight between an embedding and the output layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = nn.Linear(6, 10, bias=False), nn.Linear(10, 6)
-        self.again = nn.Linear(6, 10, bias=False)
-        self.again.weight = self.inner.weight
-
-    def forward(self, x):
-        return self.outer(self.inner(x) + self.again(x))
+def tied():
+    module = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6))
+    module[1].weight = module[0].weight
+    return module
 
 
 def mask():
@@ -68,12 +62,12 @@ CASES = {
     "buffers of BatchNorm":
         (lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), 4),
     "a buffer of booleans": (mask, 2),
-    "tied parameters": (Tied, 2),
+    "tied parameters": (tied, 2),
 }  # fmt: skip
 
 
 def size(tensors):
-    return sum(t.numel() * t.element_size() for t in tensors)
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def measure(module, num_devices):
@@ -98,10 +92,7 @@ def check(answer, case):
     for name, (make, num_devices) in case.each(CASES):
         module = make()
         out, *want = measure(copy.deepcopy(module), num_devices)
-        got = answer(module, out, num_devices)
-        got = tuple(got) if isinstance(got, list) else got
-        if not isinstance(got, tuple) or len(got) != 2:
-            expect("what you return", got, tuple(want))
+        got = unpack(answer(module, out, num_devices), 2, "a pair (sent, received)")
         for verb, number, right in zip(("sends", "receives"), got, want):
             if number != right:
                 why = explain(number, right, module, num_devices, out)

@@ -4,26 +4,26 @@ Ranks: 1
 Minutes: 40
 Level: hard
 
-Now put the stages together: scatter, replicate, apply, gather. Write the forward of
-`nn.DataParallel`, so that the gradients end up in the module that you were given.
+Now put the stages together: scatter, replicate, apply, gather. Write the forward pass
+of `nn.DataParallel`.
 
 `ex2_5(module, batch, devices)` gets a module whose parameters and buffers are all on
 `devices[0]`, a batch on the CPU, and a list of devices. Return the output for the whole
-batch on `devices[0]`, such that:
+batch, on `devices[0]`. The check compares it, and the gradients after
+`loss.backward()`, with those of a single device.
 
-- the batch is cut as `torch.chunk` cuts it; if there are fewer shards than devices, the
-  last devices do nothing;
-- each shard is computed on its own device, with weights that are there (one device
-  after the other will do, although the real one uses threads);
-- after `loss.backward()`, the gradients of `module`'s own parameters are those that a
-  single device would compute; frozen parameters get none;
-- tied parameters stay tied, and the module is as it was: its parameters are the same
-  objects on the same device, and the next call uses its **current** weights;
-- what the first replica writes into its buffers (BatchNorm's running mean) stays in the
-  module, and what the others write is lost.
+- Cut the batch as `torch.chunk` does. If there are fewer shards than devices, the last
+  devices do nothing.
+- Compute each shard on its own device, with weights that are there. One device may wait
+  for the other.
+- After `loss.backward()`, the gradients are in `module`'s own parameters. Frozen
+  parameters get none. Tied parameters stay tied.
+- The module stays as it was: its parameters are the same objects, on the same device.
+  If its weights change, the next call uses the **new** ones.
+- What the first replica writes into its buffers, such as BatchNorm's running mean,
+  stays in the module. What the other replicas write is lost.
 
-Write the forward by hand: `nn.DataParallel` and `data_parallel` are not allowed, and on
-virtual GPUs they cannot do all of this. `torch.func.functional_call` is allowed.
+You may use `torch.func.functional_call`, but not `nn.DataParallel` or `data_parallel`.
 
 Hint 1: `copy.deepcopy(module).to(device)` makes a replica. After backward, where are
     its gradients?
@@ -35,27 +35,15 @@ Hint 3: `functional_call(module, {name: t.to(device) for ...}, (shard,))` comput
     already is returns `t` itself, so what the first replica writes stays.
 """
 
-# %% stub
-import torch
-
-
-def ex2_5(module, batch, devices):
-    """Return module(batch), computed on all devices, on the first one."""
-    raise NotImplementedError
-
 
 # %% solution
-import torch
-from torch.func import functional_call
-
-
 def ex2_5(module, batch, devices):
     """Return module(batch), computed on all devices, on the first one."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     outputs = []
     for device, shard in zip(devices, batch.chunk(len(devices))):
         replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-        output = functional_call(module, replica, (shard.to(device),))
+        output = torch.func.functional_call(module, replica, (shard.to(device),))
         outputs.append(output.to(devices[0]))
     return torch.cat(outputs)
 
@@ -75,36 +63,16 @@ class Spy(nn.Linear):
         return super().forward(x)
 
 
-class Given(nn.Module):
-    """Refuse to move once the module has been handed to the answer."""
+class Chain(nn.Sequential):
+    """Run layers one after the other; stay on the device once handed to the answer."""
 
     given = None
 
     def to(self, *args, **kwargs):
-        if Given.given is self and str(args[0]) != "vgpu:0":
+        if Chain.given is self and str(args[0]) != "vgpu:0":
             raise Wrong(f"""you move the module itself to {args[0]}: the graph of the
                 shards before, the optimizer and the caller need it where it is.""")
         return super().to(*args, **kwargs)
-
-
-class Chain(Given, nn.Sequential):
-    """Run layers one after the other, and stay on the device."""
-
-
-class Tied(Given):
-    """Use one weight in two places."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = Spy(3, 4, bias=False), Spy(3, 4, bias=False)
-        self.outer.weight = self.inner.weight
-
-    def forward(self, x):
-        return self.inner(x).relu() - self.outer(x * x)
-
-
-def refuse(*args, **kwargs):
-    raise Wrong("it uses nn.DataParallel; write the forward by hand.")
 
 
 def plain():
@@ -117,6 +85,12 @@ def frozen():
     return module
 
 
+def tied():
+    module = Chain(Spy(3, 3), nn.Tanh(), Spy(3, 3, bias=False))
+    module[2].weight = module[0].weight
+    return module
+
+
 CASES = {  # the module, samples, devices
     "an even cut": (plain, 8, 4),
     "uneven shards": (plain, 7, 3),
@@ -124,7 +98,7 @@ CASES = {  # the module, samples, devices
     "5 samples on 4 devices": (plain, 5, 4),
     "one device": (plain, 3, 1),
     "frozen parameters": (frozen, 6, 2),
-    "tied parameters": (Tied, 6, 2),
+    "tied parameters": (tied, 6, 2),
 }
 
 
@@ -132,10 +106,9 @@ def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
-    forbid(
-        nn.parallel, ["data_parallel"], "write the forward by hand.", "torch's own {}"
-    )
-    patch(nn.DataParallel, "__init__", refuse)
+    hand = "write the forward by hand."
+    forbid(nn.parallel, ["data_parallel"], hand, "torch's own {}")
+    forbid(nn.DataParallel, ["__init__"], hand, "nn.DataParallel")
     for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")
@@ -165,7 +138,7 @@ def step(answer, module, num_samples, num_devices):
     """Compare a step on one device with one on all: outputs and gradients."""
     batch, alone = torch.randn(num_samples, 3), copy.deepcopy(module)
     devices = [torch.device("vgpu", i) for i in range(num_devices)]
-    Given.given = module.to(devices[0])
+    Chain.given = module.to(devices[0])
     before = dict(module.named_parameters())
     WHERE.clear()
     got, output = answer(module, batch, devices), alone(batch)

@@ -3,16 +3,18 @@
 Ranks: 1
 Minutes: 10
 
-A wrapper (DDP, `DataParallel`) puts `module.` in front of **every** name of a state
-dict, once for each wrapper. The file may have more wrappers than the model that has to
-load it, or fewer. And a model may have a submodule of its own that is called `module`.
+A wrapper such as DDP or `DataParallel` puts `module.` in front of **every** name of a
+state dict. Two wrappers put it there twice. So a file may fit a model but for these
+prefixes.
 
-`ex3_1(saved, names)` gets a state dict and the list of names that the model expects.
-Return a new dictionary with the same values under the model's names, and leave `saved`
-as it is. To know what to change, count the wrappers on both sides: how many times do
-**all** names begin with `module.`?
+`ex3_1(saved, names)` gets the file's state dict, and the list of names that the model
+expects. Return a new dictionary with the values of `saved` under the model's names.
+Leave `saved` as it is.
 
-Examples:
+Count the wrappers on both sides: how many times do **all** names begin with `module.`?
+If only some names do, it is no wrapper, but a part of the model that is called
+`module`. Then take `module.` off all names, or put it on, as many times as the two
+counts differ:
 
 | the file has | the model expects | rename |
 |---|---|---|

@@ -3,12 +3,13 @@
 Ranks: 1
 Minutes: 12
 
-You want to fine-tune, but the file was made by a model with another head.
-`strict=False` forgives names that are missing or unknown, but you only learn which ones
-if you look at what it returns. A wrong shape it does not forgive at all.
+You want to fine-tune a model, but the file was made by a model with another head.
+`strict=False` ignores names that are missing or unknown, but it still fails on a tensor
+of another shape.
 
-`ex3_2(model, saved)` copies each tensor of the state dict `saved` into the model if its
-name **and** its shape fit, buffers included. It returns
+`ex3_2(model, saved)` gets a model and the state dict of a file. Copy each tensor of
+`saved` into the model if both its name **and** its shape fit. Buffers count too. Return
+what did not fit:
 
 ```
 {"missing": [...],      # names of the model that the file lacks
@@ -16,9 +17,9 @@ name **and** its shape fit, buffers included. It returns
  "shapes": {name: (shape in the file, shape in the model)}}  # tuples
 ```
 
-in any order, with each name in only one of the three. The model's parameters must stay
-the same objects, because the optimizer holds them, and keep their dtype. `saved` must
-stay as it was.
+The names may come in any order, and each one is in only one of the three. The model's
+parameters must stay the same objects, because the optimizer holds them, and keep their
+dtype. Leave `saved` as it is.
 
 Hint 1: What does `torch.zeros(4, 3).copy_(torch.ones(1, 3))` do? Do these shapes fit?
 Hint 2: Compare `saved` with `model.state_dict()`, name by name, before anything is

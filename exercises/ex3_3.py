@@ -6,18 +6,19 @@ Minutes: 15
 `torch.save(state, path)` first empties the old file and then writes the new one. If the
 job dies in between, you have neither.
 
-`ex3_3(state, path)` saves `state` with `torch.save` such that at every moment `path` is
-the whole old file or the whole new one (or missing, if there was none):
+`ex3_3(state, path)` saves `state` with `torch.save`, in such a way that `path` is the
+whole old file or the whole new one at every moment. (If there was no old file, `path`
+may be missing.) The check looks at these points:
 
 - A program that has opened the old file goes on reading the old bytes.
-- The bytes are on the disk (`os.fsync`) before they get the name. Otherwise a machine
-  that loses power may remember the name but not the bytes.
-- The state may be larger than 2 GiB. One write to an unbuffered file takes no more than
-  that, and `torch.save` does not check how much it took, so leave `open`'s buffer on.
-- A rename works within one file system only, so what you write first belongs in the
-  same folder as `path`, which may be relative.
+- The bytes are on the disk (`os.fsync`) before they get the name `path`. Otherwise a
+  machine that loses power may remember the name but not the bytes.
+- A rename works within one file system only. So what you write first belongs in the
+  same folder as `path`. `path` may be relative.
+- The state may be larger than 2 GiB, so leave `open`'s buffer on. Without a buffer, one
+  write takes 2 GiB at most, and `torch.save` doesn't notice.
 - If the save fails, because the disk is full for example, the caller gets the
-  exception, and your function leaves nothing behind.
+  exception. Your function leaves no other file behind.
 
 Hint 1: What if you write the file under another name first? Which call gives it the
     right name in one step, even if a file of this name exists?

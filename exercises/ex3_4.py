@@ -3,18 +3,16 @@
 Ranks: 3
 Minutes: 12
 
-Every rank has a model of its own, and all of them are to get rank 0's weights by way of
-a file.
+Every rank has a model of its own. All of them need rank 0's weights, by way of a file.
 
-`ex3_4(model, path)` is called on every rank. Afterwards the model of each rank holds
-the weights that rank 0's model had before the call, and `path` is a file that holds
-them.
+`ex3_4(model, path)` is called on every rank. Afterwards each rank's model holds the
+weights that rank 0's model had before the call, and the file at `path` holds them too.
 
 - Only rank 0 writes, with `torch.save`.
-- Disks are slow, and there may be an older file at `path`, so no rank may read too
+- Disks are slow, and there may be an older file at `path`. So no rank may read too
   early.
 - As soon as the function returns on **one** rank, this rank may call it again, with
-  other weights and the same path, so no rank may read too late either.
+  other weights and the same path. So no rank may read too late either.
 
 Hint 1: How does a rank know that the file is complete? A file exists before it is.
 Hint 2: `dist.barrier()` returns when all ranks have called it. Between which two steps

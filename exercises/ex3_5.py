@@ -5,20 +5,20 @@ Minutes: 40
 Level: hard
 
 A job was stopped in the middle of an epoch. When it resumes, it must go on as if
-nothing had happened, so that each loss on each rank is the same to the bit.
+nothing had happened: each loss on each rank is the same to the bit.
 
 A `run` has `model` (with dropout), `optimizer` (with momentum), `scheduler`, `epoch`,
-and `step`, the number of batches that are done in this epoch. It draws from torch's
-random numbers (dropout) and from Python's `random` (it flips some batches), and each
-rank draws numbers of its own. The shuffling depends on the epoch alone.
+and `step`, the number of batches that are done in this epoch. It draws random numbers
+from torch (for dropout) and from Python's `random` (to flip some batches). Each rank
+draws its own. The shuffling depends on the epoch alone.
 
-`ex3_5(run)` is called on all ranks and returns a checkpoint, and `ex3_5(run, saved)`
-brings a fresh run to exactly that point. This happens between the two calls:
+Your function is called on all ranks, in two ways. `ex3_5(run)` returns a checkpoint.
+`ex3_5(run, saved)` brings a fresh run to exactly that point. Between the two calls,
 
-- Only **rank 0's** checkpoint is written, and every rank gets that one back.
-- It is written with `torch.save` **later**, when training has gone on, so it must not
-  share memory with the run.
-- It is read with `torch.load(path)`, which allows tensors, numbers, strings, lists,
+- only **rank 0's** checkpoint is written, and every rank gets it back;
+- it is written with `torch.save` **later**, when training has gone on, so it must not
+  share memory with the run;
+- it is read with `torch.load(path)`, which accepts tensors, numbers, strings, lists,
   tuples and dictionaries, but no classes of yours.
 
 Hint 1: List everything that the next step depends on. Which of these differ from rank

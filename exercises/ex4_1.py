@@ -3,13 +3,19 @@
 Ranks: 1, 4
 Minutes: 10
 
-Slurm or MPI started your ranks, not torchrun, so nothing has set `LOCAL_RANK`. Each
-rank knows only the name of its own host. Return `(node_rank, local_rank)`. Nodes are
-numbered in the order in which they first occur among the ranks 0, 1, 2, …, and
-`local_rank` counts the ranks of one host from 0.
+Each rank needs to know its node and its GPU. torchrun tells it, but here Slurm or MPI
+started the ranks, so nothing has set `LOCAL_RANK`. A rank knows only the name of its
+own host.
+
+`ex4_1(host)` is called on every rank, with this name. Return `(node_rank, local_rank)`:
+
+- `node_rank` is the number of the rank's node. Nodes are numbered from 0, in the order
+  in which they first occur among the ranks 0, 1, 2, …
+- `local_rank` numbers the ranks of one host from 0, in rank order.
 
 Hosts may have different numbers of ranks. And some launchers deal the ranks out in
-turn: rank 0 to the first host, rank 1 to the second, rank 2 to the first again.
+turn: with ranks 0 to 3 on hosts a, b, a, b, the pairs are (0, 0), (1, 0), (0, 1) and
+(1, 1).
 
 Hint 1: What would you need to know about the other ranks? Which collective tells you?
 Hint 2: Collect all host names in rank order. Your local rank is the number of ranks

@@ -4,10 +4,13 @@ Ranks: 1, 2, 4
 Minutes: 10
 
 Write `dist.broadcast` yourself, with only `dist.send` and `dist.recv` (or `isend` and
-`irecv`). After the call, `x` holds on every rank what rank `src` brought. As with
-the original, this happens in place, and rank `src` keeps what it has.
+`irecv`).
 
-All ranks' tensors have the same shape and dtype. They may be views whose memory is not
+`ex4_2(x, src)` is called on every rank with a tensor `x` and the number of the rank
+that sends. After the call, `x` holds on every rank what it held on rank `src`. Write
+into `x` in place. On rank `src` it stays as it is.
+
+`x` has the same shape and dtype on all ranks. It may be a view whose memory is not
 contiguous, which `send` and `recv` refuse.
 
 Hint 1: How many sends does each rank make, and how many receives?

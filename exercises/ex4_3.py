@@ -3,11 +3,13 @@
 Ranks: 1, 4
 Minutes: 15
 
-Rank r holds `x` of shape `(n_r, D)`. `n_r` differs from rank to rank and may be 0; `D`
-and the dtype are the same on all. Return, on every rank, the rows of all ranks in rank
-order: a tensor of shape `(n_0 + n_1 + …, D)`. Leave `x` as it is.
+`dist.all_gather` wants tensors of equal shapes. If they differ, gloo may end the
+process. What if each rank has another number of rows?
 
-`dist.all_gather` wants equal shapes. If they differ, gloo may end the process.
+`ex4_3(x)` is called on every rank. On rank r, `x` has the shape `(n_r, D)`. `n_r`
+differs from rank to rank and may be 0; `D` and the dtype are the same on all. Return,
+on every rank, the rows of all ranks in rank order: a tensor of shape `(n_0 + n_1 + …,
+D)`. Leave `x` as it is.
 
 Hint 1: What must each rank know of the others before it can make room for their rows?
 Hint 2: Gather the lengths first. Then pad every rank's rows to the longest, and gather.

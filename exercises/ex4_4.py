@@ -4,14 +4,16 @@ Ranks: 1, 2, 4
 Minutes: 15
 
 Images are normalised with the mean and the standard deviation of *all* samples, but
-each rank holds only some of them: rank r has `x` of shape `(n_r,)`, where `n_r` differs
-and may be 0. Return the pair `(mean, std)` of all ranks' samples, as two Python floats,
-the same on every rank. `std` is the square root of the mean squared distance from the
-mean.
+each rank holds only some of them.
 
-Samples are float32 or integers. They may be large with a small spread, such as
-10,000 ± 1, and then the mean of squares minus the square of the mean loses all digits
-in float32.
+`ex4_4(x)` is called on every rank with its own samples: on rank r, `x` has the shape
+`(n_r,)`, where `n_r` differs and may be 0. Return the pair `(mean, std)` over the
+samples of all ranks, as two Python floats, the same on every rank. `std` is the square
+root of the mean squared distance from the mean.
+
+Samples are float32 or integers. They may be large and close together, such as 10,000 ±
+1. Then the mean of the squares minus the square of the mean loses all digits in
+float32.
 
 Hint 1: Which numbers of a rank can be added up over ranks? Is its mean one of them?
 What is the mean of no samples?

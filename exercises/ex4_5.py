@@ -4,15 +4,20 @@ Ranks: 1, 2, 3, 4
 Minutes: 30
 Level: hard
 
-Write `dist.all_reduce` (the sum) yourself, as a ring does it. `x` has shape `(n,)`, the
-same on all ranks, and after the call every rank holds the sum, in place. Rank r sends
-only to rank (r + 1) % W, with `isend`, and receives only from rank (r - 1) % W, with
-`recv` or `irecv`.
+Write the sum of `dist.all_reduce` yourself, as a ring does it.
 
-Cut `x` into W chunks. In each of 2 (W − 1) steps every rank sends one chunk, so a rank
-sends 2 (W − 1) n / W numbers in all. That is less than 2 n, however many ranks there
-are. Where W does not divide n, it may send 2 (W − 1) ⌈n / W⌉. n may be smaller than W.
-Integers must stay integers.
+`ex4_5(x)` is called on every rank with a tensor of shape `(n,)`, the same on all ranks.
+After the call, every rank's `x` holds the sum over the W ranks. Write into `x` in
+place; integers must stay integers.
+
+- Rank r sends only to rank (r + 1) % W, with `isend`. It receives only from rank (r -
+  1) % W, with `recv` or `irecv`.
+- Cut `x` into W chunks. There are 2 (W − 1) steps, and every rank sends one chunk in
+  each.
+- So a rank sends at most 2 (W − 1) ⌈n / W⌉ numbers. That is about 2 n, however many
+  ranks there are.
+
+n need not be a multiple of W, and may be smaller than W.
 
 Hint 1: Take 3 ranks and 3 chunks, and draw who holds which sum after each step. After
 the first half of the steps, which chunk is complete on rank r?

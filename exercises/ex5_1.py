@@ -4,12 +4,15 @@ Ranks: 1, 2, 4
 Minutes: 10
 
 All ranks hold replicas of `model`, and each has run its own `backward()`. Now do by
-hand what DDP does: after the call, the `.grad` of every parameter holds the mean over
-all ranks, on every rank. The weights stay as they are.
+hand what DDP does.
 
-A frozen parameter (`requires_grad=False`) has no gradient and gets none. If some ranks
-did not use a parameter in this step, its `grad` is `None` *on those ranks*, and their
-gradient counts as 0. Two layers may share one weight.
+`ex5_1(model)` is called on every rank. Replace the `.grad` of every parameter by its
+mean over all ranks. The weights stay as they are. Three cases need care:
+
+- A frozen parameter (`requires_grad=False`) has no gradient and gets none.
+- If some ranks did not use a parameter in this step, its `grad` is `None` *on those
+  ranks*. Their gradient counts as 0.
+- Two layers may share one weight.
 
 Hint 1: Does every rank call all_reduce equally often, whatever it has computed?
 Hint 2: Go through `model.parameters()`, which is the same list on all ranks and names a

@@ -3,15 +3,18 @@
 Ranks: 1, 3, 4
 Minutes: 15
 
-Write what `DistributedSampler` does for training: return the list of indices that this
-rank draws in this epoch. With W ranks and n = `num_samples`, this holds in each epoch:
+Write what `DistributedSampler` does for training.
+
+`ex5_2(num_samples, epoch, seed)` is called on every rank. Return the list of indices
+that this rank draws in this epoch. With W ranks and n = `num_samples`, the check looks
+at the lists of all ranks:
 
 - Every rank draws ⌈n / W⌉ indices, so that all make equally many steps.
-- Together they draw every sample, and repeat as few as possible (n may be smaller than
-  W).
-- The order is random, and differs from epoch to epoch and from `seed` to `seed`, but
-  the same arguments give the same order. A rank does not always draw from the same
-  samples.
+- Together they draw every sample, and repeat as few as possible. n may be smaller than
+  W.
+- The order is random. It differs from epoch to epoch and from `seed` to `seed`, but the
+  same arguments give the same order.
+- A rank does not always draw from the same samples.
 
 Leave the global random generators alone, because other code draws dropout masks from
 them.

@@ -3,15 +3,16 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-All ranks hold the same `model` and the same test set, `x` of shape `(n, D)` with labels
-`y` of shape `(n,)`. Return the accuracy over all n samples, as a float, the same on
-every rank. Share the work: each sample goes through the model on exactly one rank, with
-at most ⌈n / W⌉ samples per rank and at most `batch_size` at a time. n may be smaller
-than W.
+`ex5_3(model, x, y, batch_size)` is called on every rank, and the ranks share the work.
+All hold the same model and the same test set: samples `x` of shape `(n, D)` and labels
+`y` of shape `(n,)`. Return the accuracy over all n samples, as a float from 0 to 1, the
+same on every rank.
 
-The model has dropout and batch normalisation, so evaluate it in evaluation mode.
-Afterwards, put each of its modules back into the mode that it came in. The modes need
-not agree: in fine-tuning, one often trains a model whose norms stay in evaluation mode.
+- Each sample goes through the model on exactly one rank. With W ranks, a rank takes at
+  most ⌈n / W⌉ samples, and at most `batch_size` at a time. n may be smaller than W.
+- The model has dropout and batch normalisation, so evaluate it in evaluation mode.
+- Afterwards, put each of its modules back into the mode that it came in. The modes need
+  not agree: a model that trains may have frozen norms.
 
 Hint 1: Why is a `DistributedSampler` wrong here? Why is the mean of the ranks'
 accuracies?
@@ -85,8 +86,7 @@ def check(answer, case):
         for key, module in model.named_modules():
             if module.training != modes[key]:
                 who = f"`{key}`" if key else "the model"
-                raise Wrong(f"""the mode of {who} changed: `training` was {modes[key]},
-                    is {module.training}.""")
+                raise Wrong(f"`training` of {who} is {module.training} afterwards.")
         judge(hits.double(), got)
         if max(seen, default=0) > 4:
             raise Wrong(f"a batch has {max(seen)} samples; batch_size is 4.")

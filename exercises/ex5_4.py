@@ -3,14 +3,16 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-DDP averages gradients. But buffers, such as the running statistics of a batch
-normalisation, have none: in each step, a rank's follow its own batch. So bring them
-together before you evaluate or save. After the call, on every rank,
+DDP averages gradients, but not buffers, such as the running mean of a batch
+normalisation. Each rank updates its own buffers from its own batches, so they drift
+apart. Before you evaluate or save, make them equal.
 
-- a floating-point buffer holds the mean over all ranks;
-- any other buffer (a step counter, a mask) holds what rank 0's did.
+`ex5_4(model)` is called on every rank. After the call, on every rank,
 
-Write in place, in the dtype that each buffer has, and leave the parameters alone.
+- a floating-point buffer holds the mean of all ranks' values;
+- any other buffer, such as a step counter or a mask, holds rank 0's value.
+
+Write into the buffers in place, in their dtype. Leave the parameters alone.
 
 Hint 1: Which tensors does `model.buffers()` name? Which of them would
 `model.state_dict()` leave out, and what would it add?
@@ -85,31 +87,29 @@ def judge(what, buffer, parts):
     """Compare a buffer with what it should be, and with what mistakes make of it."""
     first, own, total = parts[0], parts[rank], sum(parts)
     if not buffer.is_floating_point():
-        mistakes = {"It holds what it held before; rank 0's should be there.": own}
-        mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
-        for r, part in enumerate(parts[1:], 1):
-            mistakes[f"This is what rank {r} held; rank 0's should be there."] = part
-        mistakes["This is the mean over the ranks."] = total // world_size
-        mistakes["This is the sum over the ranks."] = total
-        return compare(what, buffer, first, mistakes)
+        others = enumerate(parts[1:], 1)
+        return compare(what, buffer, first, {
+            "It holds what it held before; rank 0's should be there.": own,
+            "Nothing is left of what rank 0 held.": torch.zeros_like(first),
+            **{f"This is what rank {r} held, not rank 0.": part for r, part in others},
+            "This is the mean over the ranks.": total // world_size,
+            "This is the sum over the ranks.": total,
+        })  # fmt: skip
     every, mean, mistakes = everyone(buffer), total / world_size, {}
     if torch.equal(every[0], mean) and not torch.equal(buffer, mean):
-        fault = "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to "
-        mistakes[fault + "all."] = buffer
+        mistakes["Rank 0 alone holds the mean: all_reduce gives it to all."] = buffer
     elif all(torch.equal(found, first) for found in every) and world_size > 1:
         mistakes["All ranks hold rank 0's; the mean was asked for."] = first
     else:
         mistakes["It holds what it held before."] = own
-    near, never = torch.allclose(buffer, mean, rtol=1e-2), torch.stack(parts)[:0]
-    between = on_the_way(buffer, own, mean)
+    if torch.allclose(buffer, mean, rtol=1e-2):
+        mistakes["The mean was computed in fewer digits than the buffer has."] = buffer
+    if on_the_way(buffer, own, mean):
+        mistakes["The own value weighs more than the others'."] = buffer
+    stack = torch.stack(parts)
     compare(what, buffer, mean, mistakes | {
-        "This is the largest of the ranks' values; their mean was asked for.":
-            torch.stack(parts).amax(dim=0),
-        "This is the smallest of the ranks' values; their mean was asked for.":
-            torch.stack(parts).amin(dim=0),
-        "The mean was computed in fewer digits than the buffer has.":
-            buffer if near else never,
-        "The own value weighs more than the others'.": buffer if between else never,
+        "This is the largest of the ranks' values, not the mean.": stack.amax(dim=0),
+        "This is the smallest of the ranks' values, not the mean.": stack.amin(dim=0),
     } | undivided(total))  # fmt: skip
 
 

@@ -3,15 +3,14 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-A step's batch does not fit into memory, so each rank gets its share in pieces: a list
-of pairs `(x, y)`. Pieces have different sizes, and ranks have different numbers of
-pieces. There is memory for the largest piece, but for no more samples at once. `ddp` is
-the wrapped model, which has no gradients yet. Write the forward and backward passes of
-the step. After the call, each gradient is that of
+The batch of a step does not fit into memory, so each rank gets its share in pieces.
+There is memory for the largest piece, but not for more samples at once.
 
-> the mean of `cross_entropy` over *all samples of all ranks*,
-
-and DDP has averaged the gradients once, not once per piece.
+`ex5_5(ddp, pieces)` is called on every rank. `ddp` is the wrapped model, which has no
+gradients yet. `pieces` is a list of pairs `(x, y)`. They have different sizes, and the
+ranks have different numbers of them. Write the forward and backward passes of the step.
+After the call, each gradient is that of the mean of `cross_entropy` over *all samples
+of all ranks*. DDP has averaged the gradients once, not once per piece.
 
 Hint 1: By what is each sample's loss divided in one big batch? By what do you divide
 it, and what does DDP do to it afterwards?

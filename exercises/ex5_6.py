@@ -4,10 +4,11 @@ Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
 
-The check calls `finish = ex5_6(model, bucket_size)` once on every rank, with models
-whose weights differ. Your function gives all ranks rank 0's parameters and buffers, and
-installs hooks. Each step then calls `loss.backward()` and `finish()`, after which every
-gradient is the mean over the ranks. Do it as DDP does:
+The check calls `finish = ex5_6(model, bucket_size)` once on every rank. The ranks'
+models have different weights. Your function gives all ranks rank 0's parameters and
+buffers, installs hooks, and returns a function. Each step then calls `loss.backward()`
+and `finish()`. After that, every gradient is the mean over the ranks. Do it as DDP
+does:
 
 - **Buckets.** Go through the trainable parameters from the last to the first. A bucket
   is full as soon as it holds `bucket_size` numbers or more; then the next one begins.
@@ -17,8 +18,8 @@ gradient is the mean over the ranks. Do it as DDP does:
 - **Order.** Ranks may compute their gradients in different orders, but the buckets must
   leave in the same order on all ranks.
 
-All parameters that are not frozen are used in every step, and all have one dtype. Some
-are frozen, and some are shared.
+Some parameters are frozen, and some are shared. All that are not frozen are used in
+every step. All have one dtype.
 
 Hint 1: Which hook tells you that a gradient is complete? When a bucket is full but the
 one before is not, what must it do?

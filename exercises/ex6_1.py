@@ -3,12 +3,14 @@
 Ranks: 1
 Minutes: 15
 
-`costs[i]` is the time that layer i takes for one micro-batch. Cut the layers, in their
-order, into `num_stages` stages of at least one layer each. The slowest stage sets the
-pace of the pipeline, so make that one as fast as possible. Return the number of layers
-of each stage, as a list of `num_stages` integers whose sum is `len(costs)`.
+A pipeline is as fast as its slowest stage, so the cut matters. `costs[i]` is the time
+that layer i takes for one micro-batch. Cut the layers, in their order, into
+`num_stages` stages of at least one layer each, so that the slowest stage is as fast as
+possible. Return the number of layers of each stage, as a list of `num_stages` integers
+whose sum is `len(costs)`.
 
-There are at most 24 layers and 6 stages. Where several cuts are best, any will do.
+There are at most 24 layers and 6 stages. If several cuts are equally good, return any
+of them.
 
 Hint 1: If you knew where the last stage begins, what would be left to solve?
 Hint 2: The same task, smaller: fewer layers, one stage less. Try each end of the first

@@ -7,13 +7,13 @@ A batch `x` of shape `(B, D)` with labels `y` of shape `(B,)` goes through `mode
 `num` micro-batches. `x.chunk(num)` cuts them, so the last one may be smaller. The label
 -100 means "no label here", and `cross_entropy` leaves such samples out of its mean.
 
-The gradients are None before the call. After it, they must be those of
+The gradients are None before the call. After the call, they must be the gradients of
 `cross_entropy(model(x), y)`, as if the batch had gone through in one piece. Run each
-micro-batch's backward pass before the next forward pass, because otherwise all
-activations would be in memory at once. Return the loss of the whole batch as a float.
+micro-batch's backward pass before the next forward pass, so that only one micro-batch's
+activations are in memory at a time. Return the loss of the whole batch as a float.
 
-The batch has at least one label, but a micro-batch may have none at all. Such a
-micro-batch needs neither a forward nor a backward pass.
+The batch has at least one label, but a micro-batch may have none at all. You can skip
+such a micro-batch.
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
 Hint 2: Take the sum in each micro-batch, and divide by the labels of the whole batch,

@@ -10,10 +10,10 @@ gives each copy only the gradient of its own layer. If each rank stepped with it
 gradient, the copies would drift apart.
 
 After backward, all ranks call `ex6_3(weight)`. On the first and the last rank, `weight`
-is the copy; on the others it is None. Give both copies the gradient that autograd gives
-a matrix that is used twice in one process. The two gradients must agree bit for bit, so
-that the same optimizer step keeps the copies equal. With W = 1 there is only one
-parameter, and autograd has done everything already.
+is the rank's copy; on the others it is None. Give both copies the gradient that one
+process would compute if it used a single matrix in both places. The two gradients must
+agree bit for bit, so that the same optimizer step keeps the copies equal. With W = 1
+there is only one parameter, and autograd has already done everything.
 
 Hint 1: A weight is used twice in one process. What does autograd do with the two
 gradients, take their mean?

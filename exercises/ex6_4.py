@@ -3,8 +3,8 @@
 Ranks: 1, 2, 4
 Minutes: 25
 
-A network computes `down(relu(up(x)))`. Its hidden features are shared out over the
-ranks, and some ranks may get more of them than others. Each rank holds:
+A network computes `down(relu(up(x)))`. Its hidden features are divided among the ranks,
+and some ranks may get more of them than others. Each rank holds:
 
 - `up`, a linear layer from `x` to the rank's own hidden features: its part of the
   weight and of the bias.
@@ -13,10 +13,10 @@ ranks, and some ranks may get more of them than others. Each rank holds:
 - `x` of shape `(B, D)`, the same on all ranks.
 
 Return the output `(B, D_out)` of the whole network, on every rank. Then all ranks call
-backward on it, with the same gradient. Afterwards `x.grad` and `down.bias.grad` must be
-those of the whole network on every rank, and each part of `up.weight`, `up.bias` and
-`down.weight` must have its own gradient. Use one all_reduce in the forward pass and one
-in the backward pass.
+backward on it, with the same gradient. Afterwards, every rank must have the whole
+network's gradients in `x.grad` and `down.bias.grad`. In `up.weight.grad`,
+`up.bias.grad` and `down.weight.grad`, it must have the gradients of its own parts. Use
+one all_reduce in the forward pass and one in the backward pass.
 
 Hint 1: Each rank computes a summand of the output. Of which gradient does each rank
 have a summand only?

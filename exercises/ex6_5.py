@@ -4,19 +4,20 @@ Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
 
-Each rank holds one stage of a network. `pieces` are the micro-batches `(x, y)`, the
-same list on all ranks, but only rank 0 uses `x` and only the last rank uses `y`.
-`order` lists what this rank does, one after the other: `"F2"` is the forward pass of
-micro-batch 2, `"B2"` its backward pass. It may be 1F1B, GPipe or another schedule, and
-the orders of all ranks fit together. The tensors between stages have the shape
-`(len(x), width)` and are float32.
+Each rank holds one stage of a network. `pieces` is the list of the micro-batches `(x,
+y)`. All ranks get the same list, but only rank 0 uses `x` and only the last rank uses
+`y`. `order` lists what this rank has to do, step by step: `"F2"` is the forward pass of
+micro-batch 2, `"B2"` its backward pass. The order may come from 1F1B, GPipe or another
+schedule. The orders of all ranks match, so nobody waits for a message that is never
+sent. The tensors between stages have the shape `(len(x), width)` and are float32.
 
 After the call, each stage must have the gradients of one loss: the mean of
 `cross_entropy` over all samples of all micro-batches. The micro-batches have unequal
 sizes. Return this loss as a float on the last rank, and None on the others.
 
-Take care with `dist.send`. Under 1F1B a rank sends an activation down while its
-neighbour sends a gradient up, and with `dist.send` both would wait for each other.
+Take care with `dist.send`. Under 1F1B, a rank sends an activation down while its
+neighbour sends a gradient up. With `dist.send`, each of the two would wait for the
+other forever.
 
 Hint 1: What must be kept from a forward pass until its backward? With what does a
 stage's backward begin, where there is no loss?

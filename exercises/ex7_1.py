@@ -1,16 +1,18 @@
-"""Read a benchmark's line.
+"""Read a line of benchmark output.
 
 Ranks: 1
 Minutes: 8
 
 A benchmark prints the name of a collective, `num_bytes`, the world size and `seconds`.
-Return `(algorithm bandwidth, bus bandwidth)`, both in GB/s, where 1 GB is 10⁹ bytes.
+How fast is that? Return `(algorithm bandwidth, bus bandwidth)`, both in GB/s, where 1
+GB is 10⁹ bytes. The algorithm bandwidth counts the bytes of the tensor. The bus
+bandwidth counts the bytes that each rank sends when the collective runs in a ring.
 
 The collective is one of `"all_reduce"`, `"all_gather"`, `"reduce_scatter"` and
 `"broadcast"`. `num_bytes` is the size of the whole tensor: what each rank holds before
 the call or, for an all_gather, after the call. (NVIDIA's nccl-tests count in this way.)
-With a single rank, the bus bandwidth is 0, except for a broadcast, whose factor is
-always 1.
+With a single rank, the bus bandwidth is 0, except for a broadcast, whose two bandwidths
+are always equal.
 
 Hint 1: Which part of the tensor does each rank have to send in a ring?
 Hint 2: The algorithm bandwidth is bytes per second. For the bus bandwidth, multiply it

@@ -3,10 +3,10 @@
 Ranks: 1, 2, 3, 4
 Minutes: 20
 
-Write `dist.broadcast` yourself. `x` has the same shape on all ranks, and after the call
-every rank holds what rank `root` held, in place. Use only `isend`, `irecv`, `send` and
-`recv`. Nobody sends two messages at once, and a message takes one step. The last rank
-must have its copy after ⌈log₂ W⌉ steps, and no rank may receive twice.
+Write `dist.broadcast` yourself: fill every rank's `x`, in place, with the `x` of rank
+`root`. `x` has the same shape on all ranks. Use only `isend`, `irecv`, `send` and
+`recv`. Let a message take one step. A rank can send only one message per step, and no
+rank may receive twice. The last rank must have its copy after ⌈log₂ W⌉ steps.
 
 Hint 1: After one step two ranks have the tensor. What can they do in the second step?
 Hint 2: Number the ranks from the root: `place = (rank - root) % W`. In the step with

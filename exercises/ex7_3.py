@@ -3,13 +3,14 @@
 Ranks: 1
 Minutes: 15
 
-`num_bytes` and `seconds` are lists of equal length: how long messages of these sizes
-took. Return `(alpha, bandwidth)`, in seconds and in bytes per second, for which
-`alpha + num_bytes / bandwidth` comes nearest to `seconds`.
+You have timed some messages, and want to know how fast the link is. `num_bytes` lists
+the sizes of the messages, and `seconds` lists how long they took. Return `(alpha,
+bandwidth)`, in seconds and in bytes per second, so that `alpha + num_bytes / bandwidth`
+comes as near as possible to `seconds`.
 
 The sizes go from a byte to a gigabyte, and each time may be off by a few per cent. An
-error of one per cent should count the same at each size. So make the sum of the squares
-of the *relative* errors as small as possible.
+error of one per cent should count the same at every size. So make the sum of the
+squares of the *relative* errors as small as possible.
 
 Hint 1: A time of 20 ms is wrong by 1 ms. What does that do to an alpha of 10 µs, if you
 fit absolute errors?

@@ -4,12 +4,12 @@ Ranks: 2, 4
 Minutes: 30
 Level: hard
 
-Each of `nodes` machines has L = W / nodes ranks: ranks 0 to L − 1 are on the first
-machine, and so on. Replace `x` (n,) by the sum over all W ranks, in place. Make groups
-of ranks for this: one group for each node, and one group for each place in a node. The
-network between the nodes is slow, so each rank may give at most ⌈n / L⌉ numbers to
-collectives across nodes. Don't use a collective of all ranks, unless there is only one
-node, or only one rank per node.
+There are `nodes` machines, with L = W / nodes ranks each: ranks 0 to L − 1 are on the
+first machine, and so on. Replace `x` (n,) by the sum over all W ranks, in place. For
+this, make two kinds of groups: one group for each node, and one group for each place in
+a node. The network between the nodes is slow, so each rank may pass at most ⌈n / L⌉
+numbers to collectives across nodes. Don't use a collective over all ranks, unless there
+is only one node, or only one rank per node.
 
 n need not be divisible by L, and may be smaller than L. If `x` holds integers, so must
 the sum.

@@ -4,11 +4,11 @@ Ranks: 1
 Minutes: 15
 
 `weights` are a model's parameters in the order in which their gradients become ready.
-Share them out into buckets as DDP does, and return a list of lists of indices:
+Put them into buckets as DDP does, and return a list of lists of indices:
 
 - A bucket holds weights of one dtype only, in the order in which they become ready.
-- A bucket is full as soon as it holds its limit in bytes, or more. The next weight of
-  this dtype begins another one.
+- A bucket is full as soon as its bytes reach its limit or exceed it. The next weight of
+  this dtype begins a new bucket.
 - The limit of each dtype's first bucket is `first_bytes`, and the limit of its later
   buckets is `cap_bytes`.
 

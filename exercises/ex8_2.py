@@ -4,13 +4,13 @@ Ranks: 1, 2, 4
 Minutes: 20
 
 Each rank has its own `gradient` and its own `residual`, all of one shape, and may send
-only `k` values with their indices. So it adds the gradient to the residual, sends the k
-values that are largest in magnitude, and leaves the others in `residual`, in place, for
+only `k` values with their indices. So it adds the gradient to the residual, and sends
+the k values that are largest in magnitude. The others stay in `residual`, in place, for
 the next step. Return the mean over all ranks of what was sent, as a dense tensor of the
 gradient's shape and dtype.
 
-If only some ranks send a value, it counts as 0 on the others. Don't change `gradient`.
-Each rank may give at most 2 k numbers to collectives.
+If a rank does not send a value that another rank sends, the value counts as 0 on this
+rank. Don't change `gradient`. Each rank may pass at most 2 k numbers to collectives.
 
 Hint 1: Whatever a rank sends must vanish from its residual, and whatever it does not
 send must be in it. Which one equation says both?

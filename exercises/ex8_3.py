@@ -3,9 +3,9 @@
 Ranks: 1, 2, 4
 Minutes: 20
 
-Each rank has its own `x`, of the same shape `(n, …)` on all ranks. Return the
-`(W n, …)` tensor of all ranks' rows, in rank order, on every rank. `dist.all_gather`
-does that, but its result has no graph.
+Each rank has its own `x`, of the same shape `(n, …)` on all ranks. Return the `(W n,
+…)` tensor of all ranks' rows, in rank order, on every rank. `dist.all_gather` does
+that, but no gradients flow back through its result.
 
 Then each rank computes a loss of its own from all rows, and all ranks call `backward`.
 Afterwards `x.grad` must hold, on every rank, the gradient of the **sum of all ranks'

@@ -3,15 +3,16 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-All ranks began with the same weights, `start`. Then each rank took some steps alone, so
-their `weights`, a list of parameters, have drifted apart. Now take DiLoCo's outer step,
-in place, on every rank:
+In DiLoCo, each rank trains alone for some steps, and then all ranks agree on common
+weights in an outer step. Write this outer step. `start` holds the weights that all
+ranks began with. `weights` is the list of this rank's parameters after its own steps.
+On every rank, change both in place:
 
 - The outer gradient of a weight is its value in `start`, minus the mean of its values
   in all ranks' `weights`.
-- With this gradient, take one step of SGD with Nesterov's momentum, beginning at
-  `start`, as `torch.optim.SGD(nesterov=True)` does. `velocity` is the momentum buffer,
-  which holds zeros before the first round.
+- With this gradient, take one step of SGD with Nesterov momentum from `start`, as
+  `torch.optim.SGD(nesterov=True)` does. `velocity` is the momentum buffer, which holds
+  zeros before the first round.
 - Both `start` and `weights` then hold the result, because the next round begins there.
 
 `start` and `velocity` are lists of float32 tensors. The weights may be bfloat16. If

@@ -5,19 +5,20 @@ Minutes: 60
 Level: hard
 
 The check calls `run = ex8_5(buckets)` once on every rank. `buckets` is a list of lists
-of parameters, which are equal on all ranks. In each step all ranks then call
-`run(loss)`, or all call `run(loss, sync=False)`, in place of `loss.backward()`.
+of parameters, and the parameters are equal on all ranks. In each step, instead of
+`loss.backward()`, all ranks call `run(loss)`, or all call `run(loss, sync=False)`.
 
 - `run(loss, sync=False)` only accumulates, without a collective.
-- After `run(loss)`, each gradient is the mean over the ranks of what has accumulated
-  there, this step included. A rank that has no gradient of a parameter counts as 0. If
-  no rank has one, it stays None.
+- After `run(loss)`, each gradient is the mean over the ranks of what they have
+  accumulated, this step included. A rank that has no gradient of a parameter counts as
+  0. If no rank has a gradient, it stays None.
 - For each bucket, call `dist.all_reduce(flat, async_op=True)` once, with the gradients
-  of its parameters and nothing else. The buckets leave in their order, on all ranks.
+  of the bucket's parameters and nothing else. Send the buckets in the order of the
+  list, on all ranks.
 - **Which** parameters a loss uses differs from step to step and from rank to rank. A
-  parameter that this loss does not use must not hold up its bucket. So a bucket leaves
-  during backward, as soon as this loss has given it all the gradients that it will
-  give, and the buckets before it have left.
+  parameter that this loss does not use must not hold up its bucket. So send a bucket
+  during backward, as soon as this loss has no more gradients to add to the bucket and
+  the buckets before it have left.
 
 A loss may use a parameter twice, and uses at least one parameter.
 

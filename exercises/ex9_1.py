@@ -5,12 +5,12 @@ Minutes: 8
 
 Each worker of each rank has to know which shards it reads, so an `IterableDataset`
 calls your function at the start of `__iter__`. `shards` is a list of names, the same
-for all. `worker_info` is what `torch.utils.data.get_worker_info()` returned there.
-Return the list of the shards that this worker of this rank reads, so that
+for all ranks and workers. `worker_info` is what `torch.utils.data.get_worker_info()`
+returned there. Return the list of shards that this worker of this rank reads, so that
 
 - every shard is read by exactly one worker of one rank,
-- no rank gets more than one shard more than another rank,
-- within a rank, no worker gets more than one shard more than another worker.
+- any two ranks read equally many shards, or one of them reads one more,
+- any two workers of a rank read equally many shards, or one of them reads one more.
 
 All ranks have the same number of workers. There may be fewer shards than workers.
 

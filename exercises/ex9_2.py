@@ -5,11 +5,10 @@ Minutes: 8
 
 At the start of each epoch, every worker of every rank calls `torch.manual_seed` with
 the number that you return. `seed` is the seed of the whole run. `seed`, `epoch` and
-`rank` are below 2¹⁶, and `worker` is below 2⁸. Return a whole number of at least 0 and
-below 2⁶³, so that
+`rank` are below 2¹⁶, and `worker` is below 2⁸. Return an integer from 0 to 2⁶³ − 1, so
+that
 
-- two calls with different arguments never get the same number (a good 63-bit hash is
-  allowed, too),
+- two calls with different arguments never get the same number,
 - the same arguments get the same number in every process and in every run.
 
 Leave the global random generators alone.

@@ -6,7 +6,7 @@ Minutes: 15
 Each rank reads a stream: an iterable of tensors that can be read only once, has no
 length and may be empty. `step(batch)` trains on a batch. It calls collectives, so all
 ranks must call `step` the same number of times. A rank that has nothing left calls
-`step(None)`, which takes part with a weight of zero.
+`step(None)`, which takes part in the collectives with zeros.
 
 Call `step` for every batch of every rank, once and in order. In each step, at least one
 rank must have a batch. A stream may be long and batches are large, so a rank may hold

@@ -4,9 +4,9 @@ Ranks: 1
 Minutes: 15
 
 `documents` is a list of token tensors (int64), with at most `size` tokens in all. Some
-documents may be empty. Put them one after another into one row, and fill up the row
-with token 0. The model must treat each document as if it were alone. Return four
-tensors:
+documents may be empty. Put them one after another into one row, and fill the rest of
+the row with token 0. The model must treat each document as if it were alone. Return
+four tensors:
 
 - `tokens` (T,), int64, where T is `size`;
 - `positions` (T,), int64: each document counts from 0, and padding has 0;

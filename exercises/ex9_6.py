@@ -4,16 +4,16 @@ Ranks: 1
 Minutes: 35
 Level: hard
 
-Write a generator that goes through the rest of one epoch, and ends. For each step it
-yields `(batch, state)`: the list of indices that this rank reads, at most `batch_size`
-of them, and a dict for a checkpoint that is saved after this step.
+Write a generator that goes through the rest of one epoch and then stops. For each step
+it yields `(batch, state)`. `batch` is the list of indices that this rank reads, at most
+`batch_size` of them. `state` is a dict that a checkpoint after this step would save.
 
 At the very beginning, your function gets None as `state`. After a crash, it gets what
 *any* rank yielded last, and the new job may have a different number of ranks and a
-different batch size. After the last step of an epoch, the state is the beginning of the
-next epoch. These rules hold, however often the job is stopped:
+different batch size. The state after the last step of an epoch stands for the beginning
+of the next epoch. These rules hold, however often the job is stopped:
 
-- In each epoch, every sample comes exactly once, on one rank. All ranks make the same
+- In each epoch, every sample is read exactly once, by one rank. All ranks make the same
   number of steps, and in each step at least one rank has a sample. So the last batches
   may be shorter, or even empty.
 - The order is random. It depends on the seed and the epoch, and on nothing that changes
@@ -92,10 +92,7 @@ def looked_at(pair, batch_size):
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise Wrong(f"it yields {pair!r:.60}, not (batch, state).")
     batch, state = pair
-    try:
-        batch = [int(index) for index in batch]
-    except (TypeError, ValueError):
-        raise Wrong(f"{batch!r:.60} is no list of indices.") from None
+    batch = integers(batch, "a list of indices")
     if len(batch) > batch_size:
         raise Wrong(f"a batch has {len(batch)} samples; {batch_size} are allowed.")
     try:

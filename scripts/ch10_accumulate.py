@@ -117,19 +117,15 @@ def main(args, rank: int, world_size: int, device) -> None:
         "dropout": (lambda _: nn.Dropout(0.1), each),
         "tokens, mean of means": (nn.Identity, mean_of_means),
         "tokens, all counted": (nn.Identity, by_tokens),
+        "tokens, without no_sync": (nn.Identity, by_tokens, False),
     }
-    for name, (middle, loss) in tries.items():
+    for name, (middle, loss, *no_sync) in tries.items():
         whole = at_once(make_around(middle).to(device), data, loss)
         net = make_around(middle).to(device)
-        parts, count = in_parts(net, data, loss, args.parts)
+        parts, count = in_parts(net, data, loss, args.parts, *no_sync)
         if rank == 0:
             wrong = f"{off(parts, whole):.0e} off, reduced {count} x"
             job.say(f"{name:25} {wrong}")
-    net = make_around(nn.Identity).to(device)
-    parts, count = in_parts(net, data, by_tokens, args.parts, no_sync=False)
-    if rank == 0:
-        wrong = f"{off(parts, whole):.0e} off, reduced {count} x"
-        job.say(f"{'tokens, without no_sync':25} {wrong}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Chapter 4 - Ranks: every process says who it is, and all prove it.
+"""Chapter 4 - Ranks: every process says who it is, and all verify it.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 4 scripts/ch4_ranks.py
@@ -28,7 +28,7 @@ def setup(args) -> tuple[int, int, torch.device]:
     """Join the group that torchrun describes: (rank, world_size, device)."""
     timeout, device = job.launched(), torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu and gpu.type != "mps":  # a Mac's GPU has no collectives
+    if gpu and gpu.type != "mps":  # no backend works with a Mac's GPU
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     dist.init_process_group(
@@ -53,7 +53,7 @@ def count_processes(places: torch.Tensor) -> list[int]:
     return places[:, 0].bincount().tolist()
 
 
-def prove(places: torch.Tensor) -> None:
+def verify(places: torch.Tensor) -> None:
     """Recompute each rank from its place; every rank checks all of them."""
     nodes = count_processes(places)
     if 0 in nodes:
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.env is not None and not 0 <= args.env < world_size:
         job.refuse(f"--env {args.env}: must be 0 to {world_size - 1}")
     places = gather_places(device)
-    prove(places)
+    verify(places)
     nodes = count_processes(places)
     node_rank, local_rank, _ = places[rank].tolist()
     job.say(
@@ -91,8 +91,8 @@ def main(argv: list[str] | None = None) -> None:
         f"rank = {sum(nodes[:node_rank])} + {local_rank}"
     )
     if rank == 0:
-        sizes = " + ".join(map(str, nodes))
-        job.say(f"processes by node: {sizes}; world_size {world_size}: proved")
+        sizes = f"{' + '.join(map(str, nodes))}; world_size {world_size}"
+        job.say(f"processes by node: {sizes}: verified")
     for name in VARIABLES if rank == args.env else ():
         value = os.environ.get(name, "(not set)")
         job.say(f"{name}={'(new)' if name in VARIABLES[-3:] else value}")

@@ -25,7 +25,7 @@ def setup(args) -> tuple[int, int, torch.device]:
     """Join the group that torchrun describes: (rank, world_size, device)."""
     timeout, device = job.launched(), torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu and gpu.type != "mps":  # a Mac's GPU has no collectives
+    if gpu and gpu.type != "mps":  # no backend works with a Mac's GPU
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     dist.init_process_group(

@@ -49,28 +49,28 @@ class Cast(Hook):
 
 
 class TopK(Hook):
-    """Send the largest numbers with their places; keep the rest for later."""
+    """Send the largest numbers and their indices; keep the rest for later."""
 
     def __init__(self, share: float, feedback: bool) -> None:
         super().__init__()
         self.share, self.feedback = share, feedback
 
     def mean(self, x: torch.Tensor, params: list) -> torch.Tensor:
-        """Gather: ranks choose other places, so nothing can be added up."""
+        """Gather: ranks choose different indices, so nothing can be summed."""
         world_size, sizes = dist.get_world_size(), [p.numel() for p in params]
         kept = [self.kept.get(p, x.new_zeros(p.numel())) for p in params]
         x = x + torch.cat(kept)  # kept for each: DDP changes its buckets once
-        places = x.abs().topk(max(1, int(self.share * len(x)))).indices
-        mine = places.int().view(x.dtype), x[places]  # 32 bits each
-        self.num_bytes += 8 * len(places)
-        gathered = x.new_empty(2 * world_size, len(places))  # (2 W, k)
-        dist.all_gather_single(gathered, torch.stack(mine))
+        index = x.abs().topk(max(1, int(self.share * len(x)))).indices
+        bits = index.int().view(x.dtype)  # an index of 32 bits, as a float
+        gathered = x.new_empty(2 * world_size, len(index))  # (2 W, k)
+        dist.all_gather_single(gathered, torch.stack([bits, x[index]]))
+        self.num_bytes += 8 * len(index)
         if self.feedback:
-            rest = x.index_fill(0, places, 0).split(sizes)
+            rest = x.index_fill(0, index, 0).split(sizes)
             self.kept |= zip(params, rest, strict=True)
-        places = gathered[::2].flatten().view(torch.int32)
+        index = gathered[::2].flatten().view(torch.int32)
         numbers = gathered[1::2].flatten() / world_size
-        return torch.zeros_like(x).index_add_(0, places, numbers)
+        return torch.zeros_like(x).index_add_(0, index, numbers)
 
 
 def train(hook: Hook, args, rank: int, device) -> list[tuple]:

@@ -50,20 +50,20 @@ def fill(texts: list) -> list[list]:
 
 
 def pack_row(texts: list) -> tuple:
-    """Make one row of texts: bytes (1, T), mask (T, T) and places (T,)."""
+    """Make one row of texts: bytes (1, T), mask (T, T) and positions (T,)."""
     lengths = torch.tensor([len(text) for text in texts])
     owner = torch.arange(len(texts)).repeat_interleave(lengths)
     mask = (owner[:, None] == owner).tril()  # blocks on the diagonal
-    places = torch.cat([torch.arange(len(text)) for text in texts])
-    return torch.cat(texts)[None], mask, places
+    positions = torch.cat([torch.arange(len(text)) for text in texts])
+    return torch.cat(texts)[None], mask, positions
 
 
 def leaks(net: nn.Module, texts: list) -> list[float]:
     """Return how far logits are from each text's own: packed, and unmasked."""
     device = net.head.weight.device
-    x, mask, places = (part.to(device) for part in pack_row(texts))
+    x, mask, positions = (part.to(device) for part in pack_row(texts))
     alone = torch.cat([net(text[None].to(device))[0] for text in texts])
-    packed = [net(x, seen, places)[0] for seen in (mask, None)]  # (T, 256)
+    packed = [net(x, seen, positions)[0] for seen in (mask, None)]  # (T, 256)
     return [(logits - alone).abs().max().item() for logits in packed]
 
 
@@ -115,9 +115,9 @@ def main(args, rank: int, world_size: int, device) -> None:
     if rank > 0:
         return
     for name, batches in ways.items():
-        places = sum(len(batch) * max(map(len, batch)) for batch in batches)
-        padding = 1 - sum(map(len, texts)) / places
-        job.say(f"{name}: {padding:.2f} of the places are padding")
+        positions = sum(len(batch) * max(map(len, batch)) for batch in batches)
+        padding = 1 - sum(map(len, texts)) / positions
+        job.say(f"{name}: {padding:.2f} of the positions are padding")
     changes = f"{packed:.0e}, without the mask by {unmasked:.2f}"
     job.say(f"packing changes logits by {changes}")
     for name, error in errors.items():

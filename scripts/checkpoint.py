@@ -89,10 +89,10 @@ def resume(args, run: dict, net: torch.nn.Module, optimizer) -> dict:
             raise KeyError
         if again and not args.resume and found["job"] != job_id:
             raise ValueError("another job wrote it")
-        new = {k: was for k, was in found["run"].items() if was != run[k]}
-        for name, was in new.items():
+        old = {k: was for k, was in found["run"].items() if was != run[k]}
+        for name, was in old.items():
             if name not in ("ranks", "batch_size", "epochs"):
-                raise ValueError(f"{name} was {was}, not {run[name]}")
+                raise ValueError(f"it has {name} = {was}, not {run[name]}")
         done, num = found["epoch"], args.epochs
         if type(done) is not int or not 0 < done < num:
             raise ValueError(f"epoch {done} of --epochs {num}")
@@ -116,7 +116,7 @@ def resume(args, run: dict, net: torch.nn.Module, optimizer) -> dict:
         why = "not what this script writes"
     else:
         if dist.get_rank() == 0:
-            new = [f"{run[k]} {k}, not {was}" for k, was in new.items()]
+            new = [f"{run[k]} {k}, not {was}" for k, was in old.items()]
             job.say("; ".join([f"continues after epoch {done}", *new]))
         return found | {"run": run, "job": job_id}
     why = f"--checkpoint {path} cannot be used: {why}"

@@ -160,7 +160,7 @@ def ranks(args: argparse.Namespace):
     """
     timeout, device = launched(), torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu and gpu.type != "mps":  # a Mac's GPU has no collectives
+    if gpu and gpu.type != "mps":  # no backend works with a Mac's GPU
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     backend = dist.get_default_backend_for_device(device)

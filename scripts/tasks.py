@@ -82,15 +82,15 @@ class GPT(nn.Module):
     def __init__(self, dim=64, layers=2, heads=4, context=64) -> None:
         super().__init__()
         self.bytes = nn.Embedding(256, dim)
-        self.places = nn.Embedding(context, dim)
+        self.positions = nn.Embedding(context, dim)
         self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 256)
 
-    def forward(self, x: torch.Tensor, mask=None, places=None):
+    def forward(self, x: torch.Tensor, mask=None, positions=None):
         """Map bytes (B, T) to logits (B, T, 256)."""
-        if places is None:
-            places = torch.arange(x.shape[1], device=x.device)
-        x = self.bytes(x) + self.places(places)
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+        x = self.bytes(x) + self.positions(positions)
         for block in self.blocks:
             x = block(x, mask)
         return self.head(self.norm(x))

@@ -48,7 +48,7 @@ def test_every_rank_says_what_the_arithmetic_says():
         assert (rank, node_rank, local_rank) == coordinates_of(nodes, rank)
         assert (before, plus) == (sum(nodes[:node_rank]), local_rank)
     by_node = " + ".join(map(str, nodes))
-    proof = f"processes by node: {by_node}; world_size {world_size}: proved"
+    proof = f"processes by node: {by_node}; world_size {world_size}: verified"
     assert run.lines[0][1:] == [f"[rank 0/{world_size}] {proof}"]
     shown = [line.partition("] ")[2].split("=", 1) for line in run.lines[1][1:]]
     assert [name for name, _ in shown] == list(ch4_ranks.VARIABLES)
@@ -118,7 +118,7 @@ def places_of(nodes):
 @given(clusters)
 def test_honest_ranks_pass(nodes):
     places = places_of(nodes)
-    ch4_ranks.prove(places)
+    ch4_ranks.verify(places)
     assert ch4_ranks.count_processes(places) == nodes
 
 
@@ -131,7 +131,7 @@ def test_any_single_lie_is_found(nodes, data):
     lies = st.integers(0, 5).filter(lambda value: value != places[liar, what])
     places[liar, what] = data.draw(lies)
     with pytest.raises(RuntimeError, match=r"^(rank|node) \d+ (says|has no process)"):
-        ch4_ranks.prove(places)
+        ch4_ranks.verify(places)
 
 
 def test_ranks_in_another_order_are_found():
@@ -139,7 +139,7 @@ def test_ranks_in_another_order_are_found():
     with pytest.raises(
         RuntimeError, match=r"^rank 1 says node_rank 1, local_rank 0 of 2"
     ):
-        ch4_ranks.prove(places[[0, 2, 1, 3]])
+        ch4_ranks.verify(places[[0, 2, 1, 3]])
 
 
 def test_plain_python_is_told_how_to_launch(monkeypatch):
@@ -166,7 +166,7 @@ def test_one_process_is_a_cluster_too(alone, capsys):
     ch4_ranks.main([])
     assert capsys.readouterr().out.splitlines() == [
         "[rank 0/1] node_rank 0, local_rank 0, device cpu: rank = 0 + 0",
-        "[rank 0/1] processes by node: 1; world_size 1: proved",
+        "[rank 0/1] processes by node: 1; world_size 1: verified",
     ]
 
 

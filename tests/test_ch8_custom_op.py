@@ -247,8 +247,8 @@ alone, y
 def test_the_script_shows_all_that_the_page_says():
     *lines, lists, unused = shown.lines("ch8_custom_op", 2)
     assert lines == [
-        "[rank 0/2] all_gather: 4 parts of opcheck, and gradcheck",
-        "[rank 0/2] reduce_scatter: 4 parts of opcheck, and gradcheck",
+        "[rank 0/2] all_gather passes 4 parts of opcheck, and gradcheck",
+        "[rank 0/2] reduce_scatter passes 4 parts of opcheck, and gradcheck",
         "[rank 0/2] operator: sin all_gather, backward: reduce_scatter cos mul",
         "[rank 0/2] Function with all_reduce: sin clone all_reduce wait_tensor copy, "
         "backward: sin clone clone all_reduce wait_tensor copy cos mul",

@@ -53,10 +53,10 @@ def test_packed_logits_and_gradients_are_those_of_each_text_alone():
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
 
 
-def test_places_begin_anew_in_each_text():
+def test_positions_begin_anew_in_each_text():
     """So the third text's first byte has place 0, and sees only itself."""
-    x, mask, places = script.pack_row(texts([2, 3, 2]))
-    assert places.tolist() == [0, 1, 0, 1, 2, 0, 1]
+    x, mask, positions = script.pack_row(texts([2, 3, 2]))
+    assert positions.tolist() == [0, 1, 0, 1, 2, 0, 1]
     assert mask.sum().item() == 3 + 6 + 3 and mask[5].tolist() == [False] * 5 + [
         True,
         False,
@@ -123,8 +123,8 @@ def test_packed_rows_in_one_batch_have_the_gradient_of_the_sentences_alone():
 
     def slope(batches):
         net.zero_grad()
-        for x, wanted, mask, places in batches:
-            logits = net(x, mask, places).flatten(0, 1)
+        for x, wanted, mask, positions in batches:
+            logits = net(x, mask, positions).flatten(0, 1)
             loss = torch.nn.functional.cross_entropy
             loss(logits, wanted.flatten(), reduction="sum").backward()
         return torch.cat([p.grad.flatten() for p in net.parameters()])

@@ -52,13 +52,13 @@ def undivided(total: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def grads(model: torch.nn.Module, lacks: str) -> torch.Tensor:
-    """Return the gradients that trainable parameters have, as one vector.
+    """Return the gradients of a model as one vector; a frozen parameter has none.
 
     Args:
         model: whose parameters.
         lacks: what to say of one without a gradient, with its name in place of {}.
     """
-    learned = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    learned = list(trainable(model))
     for name, parameter in learned:
         if parameter.grad is None:
             raise Wrong(lacks.format(name))

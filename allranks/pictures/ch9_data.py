@@ -370,12 +370,12 @@ def uneven(output: str) -> Picture:
 
 def padding(output: str) -> Picture:
     """Draw the share of padding in each kind of batch."""
-    lines = read(output, r"\] (.+): ([\d.]+) of the places are padding", 3)
+    lines = read(output, r"\] (.+): ([\d.]+) of the \w+ are padding", 3)
     share = {line[1]: float(line[2]) for line in lines}
     first, *others = share
     title = claim(
         share[first] > 0.3 > 0.15 > max(share[name] for name in others),
-        f"{percent(share[first])} of the places are padding; in buckets or packed "
+        f"{percent(share[first])} of the positions are padding; in buckets or packed "
         "rows, hardly any",
     )
     rows = [

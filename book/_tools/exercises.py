@@ -23,7 +23,7 @@ from book._tools import notebooks  # noqa: E402
 INTRO = """## Exercises
 
 Fill in a stub, run its cell, and run the cell below it: `check` tries your function \
-on live ranks, hard cases included, and says what is wrong. No kernel at hand? Read \
+on live ranks, hard cases included, and says what is wrong. Can't run the cells? Read \
 the task, write the lines on paper, and unfold the hints one by one."""
 
 

@@ -250,9 +250,9 @@ PAGE_PICTURE = (
 SAID = """\
 $ python x.py
 exit 0
-[rank 0/2] as they come: 0.50 of the places are padding
-[rank 0/2] in buckets: 0.07 of the places are padding
-[rank 0/2] packed: 0.03 of the places are padding
+[rank 0/2] as they come: 0.50 of the positions are padding
+[rank 0/2] in buckets: 0.07 of the positions are padding
+[rank 0/2] packed: 0.03 of the positions are padding
 """
 
 
@@ -261,7 +261,7 @@ def test_picture_draws_what_a_run_printed(build):
     files = {f"book/_runs/{PADDING.record}": SAID}
     html, warnings = build(PAGE_PICTURE, **files)
     assert not warnings
-    assert html.count("<svg") == 2 and "50 % of the places are padding" in html
+    assert html.count("<svg") == 2 and "50 % of the positions are padding" in html
     assert 'class="picture-caption">Half <em>empty</em>.' in html
 
 

@@ -23,9 +23,9 @@ def ex2_5(module, batch, devices):
 
 # %% wrong: copies, whose gradients stay with the copies
 # ~ {name… => module if device == devices[0] else copy.deepcopy(module).to(device)
-# ~ functional_call(… => replica(shard.to(device))
+# ~ torch.func.functional_call(… => replica(shard.to(device))
 # %% wrong: carries the module itself from device to device
-# ~ functional_call(… => module.to(device)(shard.to(device))
+# ~ torch.func.functional_call(… => module.to(device)(shard.to(device))
 # %% wrong: detaches what it sends
 # ~ dict(… => module.state_dict()
 # %% wrong: everything on the first device

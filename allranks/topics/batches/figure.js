@@ -59,7 +59,7 @@ function summary(state, facts) {
     if (samples.length) words += ` The ${who} leaves out ${list(samples)}.`;
   if (facts.steps) {
     const now = facts.batches[0][facts.step].length;
-    words += ` ${count(facts.steps, "step")}. Step ${facts.step} takes `
+    words += ` An epoch has ${count(facts.steps, "step")}. Step ${facts.step} reads `
       + `${count(now * world_size, "sample")}: ${now} on each rank.`;
   } else words += ` No step: nobody fills a batch of ${batch_size}.`;
   if (state.shuffle && epoch && !state.set_epoch)

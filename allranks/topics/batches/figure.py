@@ -180,8 +180,9 @@ def _summary(state: dict, facts: dict) -> str:
         words += f" The {who} leaves out {_list(samples)}." if samples else ""
     if facts["steps"]:
         now = [len(rank[facts["step"]]) for rank in facts["batches"]]
-        words += f" {_count(facts['steps'], 'step')}. Step {facts['step']} takes "
-        words += f"{_count(sum(now), 'sample')}: {now[0]} on each rank."
+        words += f" An epoch has {_count(facts['steps'], 'step')}."
+        words += f" Step {facts['step']} reads {_count(sum(now), 'sample')}: "
+        words += f"{now[0]} on each rank."
     else:
         words += f" No step: nobody fills a batch of {size}."
     if state["shuffle"] and state["epoch"] and not state["set_epoch"]:

@@ -154,7 +154,7 @@ export function compute({ model, layers, bucket_cap_mb, trace, ...machine }) {
     : percent === 0 && computed >= TINY ? "under 1" : percent;
   let seen = null, summary = `${W} rank${W > 1 ? "s" : ""}, `
     + `${amount(sum(step.layers.map((layer) => layer[1])), "B")} of gradients in ${n} `
-    + `bucket${n === 1 ? "" : "s"}. Backward takes ${s(step.backward)}, all_reduce ${s(step.sending)}; `
+    + `bucket${n === 1 ? "" : "s"}. Forward takes ${s(step.forward)}, backward ${s(step.backward)}, all_reduce ${s(step.sending)}; `
     + `${s(exposed)} of it is exposed. A step takes ${s(total)}, `
     + `${share} % of it computing.`;
   if (trace) {

@@ -93,9 +93,11 @@ class Buckets(Explorable):
         num_bytes = sum(layer[1] for layer in step.layers)
         summary = (
             f"{_count(size, 'rank')}, {amount(num_bytes, 'B')} of gradients in "
-            f"{_count(len(step.buckets), 'bucket')}. Backward "
-            f"takes {amount(step.backward, 's')}, all_reduce "
-            f"{amount(step.sending, 's')}; {amount(exposed, 's')} of it is exposed. "
+            f"{_count(len(step.buckets), 'bucket')}. "
+            f"Forward takes {amount(step.forward, 's')}, "
+            f"backward {amount(step.backward, 's')}, "
+            f"all_reduce {amount(step.sending, 's')}; "
+            f"{amount(exposed, 's')} of it is exposed. "
             f"A step takes {amount(step.total, 's')}, {_share(step)} of it computing."
         )
         seen = None

@@ -26,7 +26,7 @@ from book._ext.runs import records, terminal
 from book._ext.runs.fold import close, fold, folded, that_matter, unfold
 
 RUNS = "book/_runs"
-HOW_TO_READ = "launch_terminal"  # label of the section on how to read a terminal
+HOW_TO_READ = "launch_terminal"  # label of the section that explains it
 
 
 class Run(SphinxDirective):
@@ -78,7 +78,7 @@ class Run(SphinxDirective):
         return [self.block(some, *look), *whole]
 
     def how_to_read(self) -> list[nodes.Node]:
-        """Return a link to the section on how to read a terminal."""
+        """Return a link to the section on how to read such an output."""
         link = addnodes.pending_xref(
             refdomain="std",
             reftype="ref",
@@ -87,7 +87,7 @@ class Run(SphinxDirective):
             refdoc=self.env.docname,
             refwarn=True,
         )
-        link += nodes.inline("", "How to read a terminal")
+        link += nodes.inline("", "How to read such an output")
         return [link]
 
     def block(self, text: str, language: str, *classes: str) -> nodes.literal_block:

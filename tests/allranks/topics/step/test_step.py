@@ -25,7 +25,7 @@ def layers_of(net: GPT, dim: int, tokens: int) -> list[Layer]:
 
     blocks = [Layer(f"block {i}", numbers(b), 1.0) for i, b in enumerate(net.blocks)]
     ends = Layer("norm", numbers(net.norm), 0.0), Layer("output", numbers(net.head), 1)
-    first = Layer("embedding", numbers(net.bytes, net.places), 0.0)
+    first = Layer("embedding", numbers(net.bytes, net.positions), 0.0)
     return [first, *blocks, *ends]
 
 
