@@ -18,7 +18,7 @@ there is only one parameter, and autograd has already done everything.
 Hint 1: A weight is used twice in one process. What does autograd do with the two
 gradients, take their mean?
 Hint 2: It adds them. So the two ranks exchange gradients, and each adds what it
-receives. The ranks between have nothing to say: they must not be needed.
+receives. The ranks in between hold no copy, so the exchange must work without them.
 Hint 3: On both: `sending = dist.isend(weight.grad.contiguous(), other)`,
 `dist.recv(theirs, other)`, `sending.wait()`, `weight.grad += theirs`.
 """

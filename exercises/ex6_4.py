@@ -18,8 +18,8 @@ network's gradients in `x.grad` and `down.bias.grad`. In `up.weight.grad`,
 `up.bias.grad` and `down.weight.grad`, it must have the gradients of its own parts. Use
 one all_reduce in the forward pass and one in the backward pass.
 
-Hint 1: Each rank computes a summand of the output. Of which gradient does each rank
-have a summand only?
+Hint 1: Each rank computes one term of the output. For which gradient does it also have
+only one term?
 Hint 2: Two functions of your own. One sums in forward and does nothing in backward:
 every rank has the whole gradient of the output already. The other does nothing in
 forward and sums in backward. The bias is added once.

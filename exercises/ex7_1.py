@@ -16,7 +16,8 @@ are always equal.
 
 Hint 1: Which part of the tensor does each rank have to send in a ring?
 Hint 2: The algorithm bandwidth is bytes per second. For the bus bandwidth, multiply it
-by the share of n that each rank sends: once around for half of an all_reduce.
+by the share of n that each rank sends: an all_reduce goes around the ring twice, the
+others once.
 Hint 3: The factors are 2 (W − 1) / W, (W − 1) / W, (W − 1) / W and 1.
 """
 

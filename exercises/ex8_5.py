@@ -23,7 +23,7 @@ of parameters, and the parameters are equal on all ranks. In each step, instead 
 A loss may use a parameter twice, and uses at least one parameter.
 
 Hint 1: A hook tells you that a gradient has come, but none tells you that it won't.
-What do you have in hands before backward that knows which parameters it will reach?
+What do you have before backward that knows which parameters it will reach?
 Hint 2: Walk the graph from `loss.grad_fn` along `next_functions`; a node with a
 `variable` is a leaf. All other parameters are ready at once. And which rank knows that
 no rank has a gradient? Only all together, so add up one number for each parameter.

@@ -17,8 +17,8 @@ the activations of one micro-batch at a time. If no token counts anywhere, the l
 the gradients are 0. Frozen parameters stay without a gradient.
 
 Hint 1: A mean can't be added up, but two things can. Which?
-Hint 2: Backward the *sum* of the losses of each micro-batch, and count the tokens. At
-the end add up gradients, losses and counts over the ranks, and divide once.
+Hint 2: Call backward on the *sum* of each micro-batch's losses, and count the tokens.
+At the end add up gradients, losses and counts over the ranks, and divide once.
 Hint 3: `F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")`. A
 rank without micro-batches has gradients that are None, and has to bring zeros.
 """

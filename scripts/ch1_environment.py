@@ -80,7 +80,8 @@ def describe_name() -> str:
         address, leads = "127.0.0.1", "has no address, so gloo takes"
     inside = address.startswith("127.")
     who = "only ranks on this machine" if inside else "ranks of many machines"
-    return f"The name {name} {leads} {address}, where {who} may meet."
+    what = f"{name} {leads} {address}"
+    return f"The name {what}, where {who} can reach each other."
 
 
 def describe_launcher() -> str:
@@ -90,7 +91,7 @@ def describe_launcher() -> str:
         return f"Processes that torchrun started on this machine: {num}."
     names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
     if stale := " ".join(name for name in names if name in os.environ):
-        return f"No launcher is here, but its variables are: unset {stale}."
+        return f"No launcher has set these variables: unset {stale}."
     return "No launcher started this process, so it is alone."
 
 

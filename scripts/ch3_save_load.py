@@ -60,12 +60,12 @@ def load_as_it_is(net: nn.Module, optimizer, state: dict):
 
 
 def load_not_strict(net: nn.Module, optimizer, state: dict):
-    """Load nothing, and raise nothing: no name fits, and none has to."""
+    """Skip every name that does not fit: here, all of them."""
     return net.load_state_dict(state["model"], strict=False)
 
 
 def load_weights(net: nn.Module, optimizer, state: dict):
-    """Load weights under their plain names; Adam loses its memory."""
+    """Load the weights by their plain names, but not Adam's state."""
     utils.consume_prefix_in_state_dict_if_present(state["model"], "module.")
     return net.load_state_dict(state["model"])
 

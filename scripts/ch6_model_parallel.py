@@ -17,7 +17,7 @@ from tasks import make_task
 
 
 def home(part: nn.Module) -> torch.device:
-    """Return the device that a part's parameters lie on."""
+    """Return the device that a part's parameters are on."""
     return next(part.parameters()).device
 
 
@@ -31,7 +31,7 @@ class Split(nn.Module):
 
     def forward(self, x):
         x = self.first(x.to(home(self.first)))
-        return self.second(x.to(home(self.second)))  # backward: the way back
+        return self.second(x.to(home(self.second)))  # backward copies back
 
 
 def train(args, devices) -> list[torch.Tensor]:
@@ -87,7 +87,7 @@ def find_devices(num: int) -> list[torch.device]:
         count = torch.accelerator.device_count()
         devices = [torch.device(gpu.type, i) for i in range(count)]
     if len(devices) < num:
-        why = f"{num} devices wanted, 1 found: all parts lie on {devices[0]}."
+        why = f"{num} devices wanted, 1 found: all parts are on {devices[0]}."
         how = f"allranks.vgpu {num} scripts/ch6_model_parallel.py"
         job.put(f"{why} To see {num}, without a GPU:\n    python -m {how}")
     return [*devices, *[devices[0]] * num][:num]

@@ -116,7 +116,7 @@ def test_finds_accelerators_or_says_what_is_missing(two_gpus, capsys):
     if not torch.accelerator.is_available():
         assert find(2) == [torch.device("cpu")] * 2
         said = capsys.readouterr().out
-        assert said.startswith("2 devices wanted, 1 found: all parts lie on cpu.")
+        assert said.startswith("2 devices wanted, 1 found: all parts are on cpu.")
         assert "python -m allranks.vgpu 2 scripts/ch6_model_parallel.py" in said
 
 
@@ -127,7 +127,7 @@ def test_one_gpu_gets_both_parts(monkeypatch, capsys):
     monkeypatch.setattr(accelerator, "current_accelerator", lambda **_: cuda)
     monkeypatch.setattr(accelerator, "device_count", lambda: 1)
     assert ch6_model_parallel.find_devices(2) == [torch.device("cuda:0")] * 2
-    assert "all parts lie on cuda:0" in capsys.readouterr().out
+    assert "all parts are on cuda:0" in capsys.readouterr().out
     monkeypatch.setattr(accelerator, "device_count", lambda: 2)
     devices = [torch.device("cuda:0"), torch.device("cuda:1")]
     assert ch6_model_parallel.find_devices(2) == devices

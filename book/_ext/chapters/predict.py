@@ -17,7 +17,7 @@ from allranks.predict.forms import HERE, predictions
 
 ALL = (
     '<p class="predict-first"><button type="button" class="predict-all">'
-    "Show all results</button> of the cells that ask you to predict them.</p>"
+    "Show all results</button> without guessing first.</p>"
 )
 ASK = (
     '<form class="predict-ask" data-predict="{id}"{answer}><label for="{id}-guess">'
