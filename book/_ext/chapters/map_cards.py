@@ -77,7 +77,8 @@ def card(root: Path, chapter: Chapter, minutes: Mapping[str, int] = EMPTY) -> Ca
     page = (root / "book" / f"{chapter.name}.md").read_text("utf8")
     own = sorted(root.glob(f"exercises/ex{chapter.number or 'none'}_*.py"))
     names = tuple(path.stem for path in own if re.fullmatch(r"ex\d+_\d+", path.stem))
-    quizzes = tuple(name for _, name in QUIZ.findall(page))
+    pages = [(root / "book" / f"{name}.md").read_text("utf8") for name in chapter.pages]
+    quizzes = tuple(name for text in pages for _, name in QUIZ.findall(text))
     return Card(chapter, goal_of(page), quizzes, names, minutes)
 
 
