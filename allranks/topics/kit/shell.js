@@ -45,7 +45,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
       const waiting = new Map(); // from a field's input to the change that was refused
       let quiet = false, facts = null, before = null, shown = null, changed = 0;
-      let pressed = false, since = 0, watch = null; // an answer of the kernel is awaited
+      let pressed = false, since = 0, watch = null, tallest = 0; // an answer of the kernel is awaited
       const save = () => isLost(model) || model.save_changes();
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
       const stage = h("div.x-stage"), after = h("div.x-after"), below = h("div.x-below");
@@ -164,8 +164,15 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
           JSON.stringify(now) === JSON.stringify(model.get("initial")));
         paint();
         if (summary.textContent !== facts.summary) summary.textContent = facts.summary;
-        summary.tabIndex = summary.scrollHeight > summary.clientHeight + 1 ? 0 : -1;
+        keepRoom();
         report();
+      }
+
+      // The summary is never cut, and keeps the room of its longest words: what stands below
+      // it does not come up again under a finger.
+      function keepRoom() {
+        tallest = Math.max(tallest, summary.offsetHeight);
+        summary.style.setProperty("--x-tallest", `${tallest}px`);
       }
 
       function paint() {
@@ -216,7 +223,10 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const watcher = new ResizeObserver(() => {
         if (stage.clientWidth === width || !facts) return;
         width = stage.clientWidth;
+        summary.style.removeProperty("--x-tallest");
+        tallest = 0;
         paint();
+        keepRoom();
       });
       watcher.observe(stage);
       return () => {
