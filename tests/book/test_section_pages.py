@@ -14,7 +14,7 @@ def numbers(env) -> list:
 
 
 def test_the_numbers_of_an_earlier_build_are_forgotten():
-    """Its titles and contents are pickled, and another extension counts on from them."""
+    """Titles and contents are pickled, and another extension counts on from them."""
     parts = [nodes.reference(anchorname=f"#{i}" * bool(i)) for i in range(2)]
     tocs = {"book/ch8_1_x": nodes.bullet_list("", *parts), "book/ch8_y": None}
     titles = {name: nodes.title() for name in tocs}

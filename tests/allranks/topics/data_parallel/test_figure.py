@@ -20,6 +20,7 @@ SMALL = {
     "optimizer": "SGD with momentum",
     "loss_inside": False,
     "stage": 0,
+    "memory_mb": 2000,
 }
 CHANGES = [
     {},
