@@ -153,19 +153,23 @@ def words(pdf, number: int) -> str:
     return re.sub(r"\s+", " ", text)
 
 
+def tight(text: str) -> str:
+    """Return a text without spaces: a narrow gap between words is read as none."""
+    return text.replace(" ", "")
+
+
 def test_the_pdf_has_a_contents_page_numbers_and_bookmarks(pdf, places):
     """Each page of the book begins on a new one, where contents and bookmark say."""
     first = places[tool.name(PAGES[0])]
-    # Its lines are justified, so a narrow gap between words may be read as none.
-    contents = "".join(words(pdf, number) for number in range(2, first)).replace(" ", "")
+    contents = tight("".join(words(pdf, number) for number in range(2, first)))
     marks = [row for row in pdf.outline if not isinstance(row, list)]
     titles = [row["/Title"] for row in marks[1:]]  # the first is the contents
     assert len(titles) == len(PAGES)
     for page, mark, title in zip(PAGES, marks[1:], titles, strict=True):
         number, text = places[tool.name(page)], words(pdf, places[tool.name(page)])
         assert pdf.get_destination_page_number(mark) + 1 == number
-        assert f"{title}{number}".replace(" ", "") in contents
-        assert text.startswith(f"All Ranks {title} {number} {title}")
+        assert tight(f"{title} {number}") in contents
+        assert tight(text).startswith(tight(f"All Ranks {title} {number} {title}"))
     assert len({places[tool.name(page)] for page in PAGES}) == len(PAGES)
 
 
