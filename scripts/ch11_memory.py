@@ -86,10 +86,11 @@ def track(net, optimizer, x, y, step=step) -> dict[str, Counter]:
     return found
 
 
-def parse_args(argv: list[str] | None = None, doc: str = __doc__):
+def parse_args(argv: list[str] | None = None, doc=__doc__, **numbers):
     """Read the flags, which the chapter's other scripts have too."""
     sizes = {"width": 128, "layers": 3, "tokens": 64, "words": 2048}
-    args = job.Flags(doc, **sizes, batch_size=8).parse_args(argv)
+    sizes |= {"batch_size": 8} | numbers
+    args = job.Flags(doc, **sizes).parse_args(argv)
     if args.width % HEADS:
         job.refuse(f"--width {args.width}: must be a multiple of {HEADS}")
     if args.words < 256:
