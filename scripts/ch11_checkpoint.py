@@ -13,6 +13,8 @@ from torch import nn
 
 from ch11_memory import HEADS, make, parse_args, predict, track
 
+SIZES = {"words": 256, "width": 192, "layers": 4, "rounds": 4}
+
 
 def generators(device, states=()) -> list[torch.Tensor]:
     """Set the states of random generators, if given; return them."""
@@ -110,6 +112,7 @@ def compare(args, ways: dict) -> None:
     for way in list(ways) * args.rounds:  # in turns
         for block in net.blocks:
             block.run = ways[way][0]
+        optimizer.zero_grad()  # or what follows would add to the last way's
         if way not in found:
             found[way] = track(net, optimizer, x, y, run)
         for _ in range(2):  # the second finds memory as the first left it
@@ -131,8 +134,6 @@ def compare(args, ways: dict) -> None:
             job.refuse(f"{way}: other gradients: that is a bug")
     job.put("all gradients are equal, bit for bit")
 
-
-SIZES = {"words": 256, "width": 192, "layers": 4, "rounds": 4}
 
 if __name__ == "__main__":
     args = parse_args(None, __doc__, **SIZES)
