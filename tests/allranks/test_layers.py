@@ -55,7 +55,7 @@ LAYERS = {
         "topics.links",
     ),
     "topics.loader": ("base", "live", "topics.kit"),
-    "topics.memory": ("topics.buckets",),
+    "topics.memory": ("base", "topics.buckets", "topics.kit"),
     "topics.numbers": ("base", "topics.kit"),
     "topics.pipelines": ("base", "live", "topics.kit"),
     "topics.state_dicts": ("base", "live", "topics.kit"),

@@ -44,10 +44,10 @@ class Precision(NamedTuple):
 
 
 PRECISIONS = {
-    "fp32": Precision("float32", 4, 4, 0, 4, 4),
-    "mixed": Precision("bf16, float32 master weights", 2, 2, 4, 4, 2),
-    "gradients": Precision("bf16, float32 masters and gradients", 2, 4, 4, 4, 2),
-    "bf16": Precision("bf16 alone", 2, 2, 0, 2, 2),
+    "fp32": Precision("fp32", 4, 4, 0, 4, 4),
+    "mixed": Precision("bf16, fp32 master", 2, 2, 4, 4, 2),
+    "gradients": Precision("bf16, fp32 master, gradient", 2, 4, 4, 4, 2),
+    "bf16": Precision("bf16 only", 2, 2, 0, 2, 2),
 }
 
 
