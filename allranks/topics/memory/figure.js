@@ -168,10 +168,12 @@ const flags = new Map(); // where readers planted a flag: from a state to a shar
 // Where the parts of the drawing are, in px: the plot, and beside or below it the readout.
 function layout({ facts, before, state, width, narrow }) {
   const { spans, peak } = facts, across = narrow ? width - 2 : width - 206, top = 26, high = narrow ? 230 : 288;
-  const end = Math.max(spans.at(-1)[3], before?.facts.spans.at(-1)[3] ?? 0);
-  const tall = Math.max(total(spans[peak]), before ? total(before.facts.spans[before.facts.peak]) : 0);
+  const near = (one, two, by) => one < by * two && two < by * one, most = total(spans[peak]), long = spans.at(-1)[3];
+  // The step before the last change is shown as well, if it is of about this size.
+  const old = before?.facts, past = old && near(total(old.spans[old.peak]), most, 6) && near(old.spans.at(-1)[3], long, 2) && old.spans;
+  const end = Math.max(long, past ? past.at(-1)[3] : 0), tall = Math.max(most, past ? total(past[old.peak]) : 0);
   const room = 1e9 * state.gpu_gb, until = nice(1.04 * (room < 2.2 * tall ? Math.max(tall, room) : tall), FINE);
-  return { across, top, floor: top + high, room, until, end, narrow, width,
+  return { across, top, floor: top + high, room, until, end, past, narrow, width,
     x: (time) => 1 + (across - 2) * time / end, y: (bytes) => top + high - high * bytes / until,
     foot: top + high + 56, side: across + 18 };
 }
@@ -185,21 +187,28 @@ function area(spans, at, low, high) {
 const stack = (spans, kinds) => spans.map(([, , , , held]) => sum(held.slice(0, kinds)));
 
 // The mountain, layer on layer; what is above the GPU's memory is black on yellow.
-function mountain({ facts: { spans, peak, over } }, at) {
-  const totals = spans.map(total), room = spans.map(() => at.room), top = spans[peak];
-  const x = at.x((top[2] + top[3]) / 2), words = `peak ${B(totals[peak])}`, half = 4 + 3.6 * words.length;
-  const middle = Math.min(Math.max(x, half), at.across - half), much = `${B(over)} too much`, y = at.y(totals[peak]);
-  return [KINDS.map((_, kind) => path(area(spans, at, stack(spans, kind), stack(spans, kind + 1)), "x-box",
-    { style: hue(kind), "stroke-width": 0.5 })),
-  KINDS.map((name, kind) => { // its name, where a band is high enough in the middle of backward
-    const there = under(spans, 0.62 * spans.at(-1)[3]), [low, high] = [0, 1].map((more) => at.y(sum(there[4].slice(0, kind + more))));
-    return low - high > (kind < 3 ? 18 : 64) && text(at.x(0.62 * spans.at(-1)[3]), (low + high) / 2 + 4, name, small);
-  }),
-  over > 0 && [path(area(spans, at, room, totals.map((one) => Math.max(one, at.room))), "x-wrong"),
-    [x > at.across / 2 ? x - 10 - 7.8 * much.length : x + 10].map((from) => [
-      rect(from, y + 4, 7.8 * much.length, 20, { class: "x-wrong" }),
-      text(from + 3.9 * much.length, y + 18, much, { class: "x-small x-on-wrong" })])],
-  path(`M${x} ${y - 2}l-5 -7h10z`, "x-tip"), text(middle, y - 13, words, { class: "x-strong" })];
+function mountain({ facts: { spans, over } }, at) {
+  const layer = (kind, least) => area(spans, at, ...[0, 1].map((more) => stack(spans, kind + more).map((one) => Math.max(one, least))));
+  return [KINDS.map((_, kind) => path(layer(kind, 0), "x-box", { style: hue(kind), "stroke-width": 0.5 })),
+    over > 0 && KINDS.map((_, kind) => path(layer(kind, at.room), "x-wrong", { "stroke-width": 0.5 }))];
+}
+
+// Words on the mountain: each kind's where it is high enough, and what the peak is.
+function labels({ facts: { spans, peak, over } }, at) {
+  const time = 0.62 * spans.at(-1)[3], { [4]: held } = under(spans, time), line = at.y(at.room);
+  const names = KINDS.map((name, kind) => {
+    const [low, high] = [0, 1].map((more) => at.y(sum(held.slice(0, kind + more))));
+    const below = [low, Math.max(high, line)], above = [Math.min(low, line), high];
+    const [a, b] = [below, above].sort((one, two) => (two[0] - two[1]) - (one[0] - one[1]))[0];
+    return a - b > (kind < 3 ? 18 : 64) && text(at.x(time), (a + b) / 2 + 4, name, { class: a > line ? "x-small" : "x-small x-on-wrong" });
+  });
+  const [, , a, b] = spans[peak], x = at.x((a + b) / 2), y = at.y(total(spans[peak])), words = `peak ${B(total(spans[peak]))}`;
+  const half = 4 + 3.6 * words.length, much = `${B(over)} too much`, wide = 7.8 * much.length;
+  const from = x > at.across / 2 ? x - 10 - wide : x + 10;
+  return [names, over > 0 && [rect(from, y + 4, wide, 20, { class: "x-wrong" }),
+    text(from + wide / 2, y + 18, much, { class: "x-small x-on-wrong" })],
+  path(`M${x} ${y - 2}l-5 -7h10z`, "x-tip"),
+  text(Math.min(Math.max(x, half), at.across - half), y - 13, words, { class: "x-strong" })];
 }
 
 // What is there before the step begins, and the flag that says where the peak will be.
@@ -257,27 +266,34 @@ function readout({ facts: { spans }, asking }, at, i) {
     })];
 }
 
+const ticks = (at) => {
+  const step = nice(at.until / 4);
+  return range(6).map((i) => (i + 1) * step).filter((one) => one < at.until * 0.99);
+};
+
+// How high what is: the GPU's memory, and some bytes; no word where the peak's is.
 function scale({ asking, facts: { spans, peak } }, at) {
-  const step = nice(at.until / 4), ticks = range(6).map((i) => (i + 1) * step).filter((one) => one < at.until * 0.99);
   const far = at.room > at.until, y = far ? at.top - 6 : at.y(at.room), words = `${far ? "↑ " : ""}the GPU's ${B(at.room)}`;
-  const there = !asking && at.x(spans[peak][2]) > at.across / 2 ? [4, START] : [at.across - 4, END]; // away from the peak
-  const peaks = !asking && at.x(spans[peak][2]) < 100 ? at.y(total(spans[peak])) - 10 : 0; // where its label is
-  return [ticks.map((one) => [path(`M1 ${at.y(one)}h${at.across - 2}`, "x-idle", { opacity: 0.5 }),
-    Math.min(Math.abs(at.y(one) - y), Math.abs(at.y(one) - peaks)) > 16 && text(4, at.y(one) - 3, B(one), { ...START, class: "x-small x-soft" })]),
-  far || path(`M1 ${y}h${at.across - 2}`, "x-line"), text(there[0], y - 5, words, { ...there[1], class: "x-small x-strong" })];
+  const [a, top] = asking ? [0, 0] : [at.x(spans[peak][2]), at.y(total(spans[peak])) - 10];
+  const wide = 7 * words.length, x = a > at.across / 2 ? 3 : at.across - wide - 6;
+  return [ticks(at).map((one) => Math.min(Math.abs(at.y(one) - y), a < 100 ? Math.abs(at.y(one) - top) : 99) > 18
+    && plated(3, at.y(one) - 3, B(one), "x-small x-soft")),
+  far || path(`M1 ${y}h${at.across - 2}`, "x-line"), plated(x, y - 5, words, "x-small x-strong")];
 }
+const plated = (x, y, words, look) => [rect(x - 1, y - 11, 6.4 * words.length + 4, 14, { class: "x-plate", opacity: 0.8 }),
+  text(x + 1, y, words, { ...START, class: look })];
 
 function draw(view) {
-  const { state, facts, before, set, width, narrow, asking } = view, at = layout(view), { spans, moment } = facts;
+  const { state, facts, set, width, narrow, asking } = view, at = layout(view), { spans, moment } = facts;
   const mine = flags.get(about(state)), here = h("svg:g", { "pointer-events": "none" }, readout(view, at, moment));
   const knob = at.x((spans[moment][2] + spans[moment][3]) / 2), last = spans.length - 1;
   const near = (time) => spans.indexOf(under(spans, time));
   const stage = picture(width, narrow ? at.foot + 134 : at.foot - 12, "",
-    scale(view, at), phases(view, at),
-    asking ? guessing(view, at) : h("svg:g.x-sweep", {}, mountain(view, at)),
-    !asking && before && path(area(before.facts.spans, at, before.facts.spans.map(() => 0), before.facts.spans.map(total)), "x-ghost"),
-    !asking && mine !== undefined && h("svg:g", { opacity: 0.8 }, flag(at.x(mine * spans.at(-1)[3]), at, "x-open")),
-    here,
+    ticks(at).map((one) => path(`M1 ${at.y(one)}h${at.across - 2}`, "x-idle", { opacity: 0.5 })), phases(view, at),
+    !asking && [h("svg:g.x-sweep", {}, mountain(view, at)),
+      at.past && path(area(at.past, at, at.past.map(() => 0), at.past.map(total)), "x-ghost"),
+      mine !== undefined && flag(at.x(mine * spans.at(-1)[3]), at, "x-open")],
+    scale(view, at), asking ? guessing(view, at) : h("svg:g.x-sweep", {}, labels(view, at)), here,
     !asking && draggable(h("svg:g", {}, rect(knob - 22, at.floor + 2, 44, 44, { fill: "transparent" }),
       path(`M${knob} ${at.floor + 20}v8`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
       h("svg:circle.x-handle", { cx: knob, cy: at.floor + 34, r: 7, "data-id": "knob" })),

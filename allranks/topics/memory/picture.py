@@ -6,7 +6,7 @@ from allranks.base.units import amount
 from allranks.topics.memory.sums import KINDS, Span, peak
 
 DEPTHS = 60, 44, 30, 52, 20, 38, 8  # % of each kind; neighbours differ
-WIDTH, HIGH, TOP, NAMES = 470, 220, 24, 176  # SVG units
+WIDTH, HIGH, TOP, NAMES = 470, 220, 24, 196  # SVG units
 
 
 def skyline(spans: list[Span], kind: int) -> list[float]:
@@ -57,11 +57,15 @@ def mountain(title: str, spans: list[Span], gpu_gb: float) -> Picture:
     if room <= most:
         line = f'<path d="M0 {y(room)}H{WIDTH}" stroke="currentColor" fill="none"/>'
         parts += [line, write(2, int(y(room)) - 5, f"{gpu_gb:g} GB", "start", size=13)]
-    parts.append(write(WIDTH + 14, TOP + 12, "at the peak:", "start", size=13))
-    for name, phase in ("forward", "forward"), ("loss", "loss"), ("back", "backward"):
+    words, low = (
+        f"at the peak, {amount(sum(top.held), 'B')}:",
+        TOP + HIGH - 22 * len(KINDS),
+    )
+    parts.append(write(WIDTH + 14, low, words, "start", size=13))
+    for phase in "forward", "loss", "backward":
         one = [span for span in spans if span.phase == phase]
         middle = WIDTH * (one[0].start + one[-1].end) / 2 / end
-        parts.append(write(round(middle, 1), TOP + HIGH + 18, name, size=13))
+        parts.append(write(round(middle, 1), TOP + HIGH + 18, phase, size=13))
     lines = [title]
     for span in sorted(spans, key=lambda one: -sum(one.held))[:3]:
         lines.append(f"{span.phase}: {span.name}  {amount(sum(span.held), 'B')}")
