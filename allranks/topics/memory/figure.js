@@ -32,6 +32,9 @@ function kept(state, size) {
   return [least, again.length > 1 ? sum(sizes.map(([, bytes]) => bytes)) : least];
 }
 
+// A GPT has keys and values for all heads, and an MLP of four times its width.
+const settled = (state) => (state.family === "gpt" ? { ...state, kv_heads: state.heads, hidden: 4 * state.dim } : state);
+
 function perParameter({ precision, optimizer }) {
   const [, weight, gradient, master, state] = PRECISIONS[precision], [, states, , block] = OPTIMIZERS[optimizer];
   return [weight, master, states * (block ? 1 + 4 / block : state), gradient];
@@ -45,12 +48,12 @@ function sizesOf(state) {
   const llama = state.family === "llama", kv = dim / heads * kv_heads, N = batch_size * tokens, matrix = words * dim;
   const attention = llama ? 2 * dim * (dim + kv) : 4 * dim * dim;
   const matrices = attention + (llama ? 3 * dim * hidden : 8 * dim * dim);
-  const size = PRECISIONS[precision][5], wide = llama ? hidden : 4 * dim, logits = LOGIT * words * N;
-  const [first, most] = kept({ ...state, hidden: wide }, size), vector = size * dim * N, rate = perParameter(state);
+  const size = PRECISIONS[precision][5], logits = LOGIT * words * N;
+  const [first, most] = kept(state, size), vector = size * dim * N, rate = perParameter(state);
   const block = matrices + (llama ? 2 * dim : 13 * dim), own = tied ? 0 : matrix + (llama ? 0 : words);
   const s = { llama, N, matrix, block, vector, logits, rate, shared: tied ? matrix : 0,
     embedding: (llama ? 0 : tokens * dim) + (tied ? 0 : matrix), head: own + (llama ? 1 : 2) * dim,
-    last: dim * (wide + (llama ? 0 : 1)), inner: size * wide * N, out: size * words * N, ups: llama ? 2 : 1,
+    last: dim * (hidden + (llama ? 0 : 1)), inner: size * hidden * N, out: size * words * N, ups: llama ? 2 : 1,
     first: first * N, most: most * N, top: 2 * vector + 4 * N * (llama ? 1 : 2),
     inBlock: 2 * matrices * N / FLOPS, inAttention: 2 * N * (2 * dim + 2 * kv) * dim / FLOPS,
     inHead: 2 * matrix * N / FLOPS, inLoss: 3 * logits / MEMORY_RATE, moves: 2 * vector / MEMORY_RATE,
@@ -109,12 +112,13 @@ const place = (span) => PLACES[phaseOf(span)] + (span[0] === "step" ? "" : span[
   : `, ${span[1]}${span[0] === "again" ? " again" : ""}`);
 const capital = (words) => words[0].toUpperCase() + words.slice(1);
 
-export function compute({ gpu_gb, moment, ...state }) {
+export function compute({ gpu_gb, moment, ...given }) {
+  const state = settled(given);
   for (const [name, known] of Object.entries(TABLES))
     if (!Object.hasOwn(known, state[name]))
       throw Error(`${name} is ${state[name]}: there are ${Object.keys(known).join(", ")}`);
   for (const [name, most] of Object.entries(MOST))
-    if (whole(name, state[name], 1) > most) throw Error(`${name} is ${state[name]}: at most ${most} fit here`);
+    if (whole(name, given[name], 1) > most) throw Error(`${name} is ${given[name]}: at most ${most} fit here`);
   if (!(gpu_gb >= 1 && gpu_gb <= MOST_GB)) throw Error(`gpu_gb must be 1 to ${MOST_GB}`);
   whole("moment", moment, 0);
   const spans = stepOf(state), { numParams: n, N } = sizesOf(state), rate = perParameter(state), each = sum(rate);
@@ -194,7 +198,8 @@ function mountain({ facts: { spans, over } }, at) {
 }
 
 // Words on the mountain: each kind's where it is high enough, and what the peak is.
-function labels({ facts: { spans, peak, over } }, at) {
+function labels({ facts }, at) {
+  const { spans, over } = facts;
   const time = 0.62 * spans.at(-1)[3], { [4]: held } = under(spans, time), line = at.y(at.room);
   const names = KINDS.map((name, kind) => {
     const [low, high] = [0, 1].map((more) => at.y(sum(held.slice(0, kind + more))));
@@ -202,13 +207,16 @@ function labels({ facts: { spans, peak, over } }, at) {
     const [a, b] = [below, above].sort((one, two) => (two[0] - two[1]) - (one[0] - one[1]))[0];
     return a - b > (kind < 3 ? 18 : 64) && text(at.x(time), (a + b) / 2 + 4, name, { class: a > line ? "x-small" : "x-small x-on-wrong" });
   });
-  const [, , a, b] = spans[peak], x = at.x((a + b) / 2), y = at.y(total(spans[peak])), words = `peak ${B(total(spans[peak]))}`;
-  const half = 4 + 3.6 * words.length, much = `${B(over)} too much`, wide = 7.8 * much.length;
-  const from = x > at.across / 2 ? x - 10 - wide : x + 10;
-  return [names, over > 0 && [rect(from, y + 4, wide, 20, { class: "x-wrong" }),
-    text(from + wide / 2, y + 18, much, { class: "x-small x-on-wrong" })],
-  path(`M${x} ${y - 2}l-5 -7h10z`, "x-tip"),
-  text(Math.min(Math.max(x, half), at.across - half), y - 13, words, { class: "x-strong" })];
+  const { x, y, words, half, middle } = summit(facts, at);
+  return [names, over > 0 && rect(middle - half, y - 27, 2 * half, 19, { class: "x-wrong" }),
+    path(`M${x} ${y - 2}l-5 -7h10z`, "x-tip"), text(middle, y - 13, words, { class: over > 0 ? "x-on-wrong" : "x-strong" })];
+}
+
+// Where the peak is, and the words above it.
+function summit({ spans, peak, over }, at) {
+  const [, , a, b] = spans[peak], x = at.x((a + b) / 2), most = total(spans[peak]);
+  const words = `peak ${B(most)}${over > 0 ? `, ${B(over)} too much` : ""}`, half = 8 + 3.8 * words.length;
+  return { x, y: at.y(most), words, half, middle: Math.min(Math.max(x, half), at.across - half) };
 }
 
 // What is there before the step begins, and the flag that says where the peak will be.
@@ -226,8 +234,8 @@ function guessing({ state, facts: { spans }, set }, at) {
         set({}); // nothing but the drawing changes
       } })];
 }
-const flag = (x, at, look) => [path(`M${x} ${at.top + 4}V${at.floor}`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
-  path(`M${x} ${at.top + 4}l28 10l-28 10z`, look, { "data-id": "flag" })];
+const flag = (x, at, look, y = at.top + 4) => [path(`M${x} ${y}V${at.floor}`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
+  path(`M${x} ${y}l28 10l-28 10z`, look, { "data-id": "flag" })];
 const under = (spans, time) => spans.find(([, , , end]) => time < end) ?? spans.at(-1);
 
 // The step's phases below the plot, and in them the layers.
@@ -272,11 +280,12 @@ const ticks = (at) => {
 };
 
 // How high what is: the GPU's memory, and some bytes; no word where the peak's is.
-function scale({ asking, facts: { spans, peak } }, at) {
-  const far = at.room > at.until, y = far ? at.top - 6 : at.y(at.room), words = `${far ? "↑ " : ""}the GPU's ${B(at.room)}`;
-  const [a, top] = asking ? [0, 0] : [at.x(spans[peak][2]), at.y(total(spans[peak])) - 10];
-  const wide = 7 * words.length, x = a > at.across / 2 ? 3 : at.across - wide - 6;
-  return [ticks(at).map((one) => Math.min(Math.abs(at.y(one) - y), a < 100 ? Math.abs(at.y(one) - top) : 99) > 18
+function scale({ asking, facts }, at) {
+  const far = at.room > at.until, y = far ? at.top - 6 : at.y(at.room);
+  const words = `${far ? "↑ " : ""}${at.narrow ? "GPU:" : "the GPU's"} ${B(at.room)}`;
+  const top = asking ? { x: 0, y: 0, half: 0, middle: 999 } : summit(facts, at), wide = 7 * words.length;
+  const x = top.x > at.across / 2 ? 3 : at.across - wide - 6, clear = top.middle - top.half > 60;
+  return [ticks(at).map((one) => Math.min(Math.abs(at.y(one) - y), clear ? 99 : Math.abs(at.y(one) + 12 - top.y)) > 18
     && plated(3, at.y(one) - 3, B(one), "x-small x-soft")),
   far || path(`M1 ${y}h${at.across - 2}`, "x-line"), plated(x, y - 5, words, "x-small x-strong")];
 }
@@ -292,7 +301,7 @@ function draw(view) {
     ticks(at).map((one) => path(`M1 ${at.y(one)}h${at.across - 2}`, "x-idle", { opacity: 0.5 })), phases(view, at),
     !asking && [h("svg:g.x-sweep", {}, mountain(view, at)),
       at.past && path(area(at.past, at, at.past.map(() => 0), at.past.map(total)), "x-ghost"),
-      mine !== undefined && flag(at.x(mine * spans.at(-1)[3]), at, "x-open")],
+      mine !== undefined && flag(at.x(mine * spans.at(-1)[3]), at, "x-open", at.y(total(under(spans, mine * spans.at(-1)[3]))) - 36)],
     scale(view, at), asking ? guessing(view, at) : h("svg:g.x-sweep", {}, labels(view, at)), here,
     !asking && draggable(h("svg:g", {}, rect(knob - 22, at.floor + 2, 44, 44, { fill: "transparent" }),
       path(`M${knob} ${at.floor + 20}v8`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
@@ -324,7 +333,7 @@ function below({ state, facts }) {
       + "CUDA and torch's allocator take some more for themselves, 0.5 to 2 GB."),
     longer > 0 ? h("p", {}, `Checkpoints make the step ${short(100 * longer)} % longer.`) : null,
     table("The peak with each remedy", ["checkpoints around", "loss in chunks", "peak", "where"], ways.map((way) => {
-      const spans = stepOf({ ...state, ...way }), top = spans[peakOf(spans)];
+      const spans = stepOf(settled({ ...state, ...way })), top = spans[peakOf(spans)];
       return [CHECKPOINTING[way.checkpointing], way.loss_chunks > 1 ? CHUNKS : "no", B(total(top)), place(top)];
     })),
     table(`What each layer keeps for backward, without a checkpoint`, ["what", "bytes"], saved.map(([what, bytes]) => [what, B(bytes)])),

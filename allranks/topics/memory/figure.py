@@ -124,11 +124,16 @@ class Mountain(Explorable):
 
 
 def _split(state: dict[str, Any]) -> tuple[sums.Model, sums.Training]:
-    """Sort a state into the model and its training."""
+    """Sort a state into the model and its training.
+
+    A GPT has keys and values for all heads, and an MLP of four times its width.
+    """
     model, training = (
         kind(**{name: state[name] for name in kind._fields})
         for kind in (sums.Model, sums.Training)
     )
+    if model.family == "gpt":
+        model = model._replace(kv_heads=model.heads, hidden=4 * model.dim)
     return model, training
 
 
@@ -172,6 +177,7 @@ def cases() -> list[dict]:
     good, states = Mountain().state, []
     models = [model._asdict() for _, model in sums.MODELS.values()]
     models.append({**models[0], "layers": 1, "heads": 1, "kv_heads": 1, "tied": False})
+    models.append({**models[0], "heads": 6, "kv_heads": 5, "hidden": 7})
     models.append({**models[3], "dim": 96, "heads": 6, "kv_heads": 3, "hidden": 100})
     ways = itertools.product(
         sums.CHECKPOINTING, (1, 7), (False, True), sums.PRECISIONS, models
