@@ -370,7 +370,8 @@ def uneven(output: str) -> Picture:
 
 def padding(output: str) -> Picture:
     """Draw the share of padding in each kind of batch."""
-    lines = read(output, r"\] (.+): ([\d.]+) of the \w+ are padding", 3)
+    said = r"\] (.+): ([\d.]+) of the (?:places|positions) are padding"
+    lines = read(output, said, 3)
     share = {line[1]: float(line[2]) for line in lines}
     first, *others = share
     title = claim(

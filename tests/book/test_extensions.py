@@ -269,7 +269,7 @@ def test_picture_draws_what_a_run_printed(build):
     ("page", "output", "says"),
     [
         (PAGE_PICTURE, None, "make notebooks records it"),
-        (PAGE_PICTURE, SAID.replace("places", "seats"), "adapt the picture"),
+        (PAGE_PICTURE, SAID.replace("positions", "seats"), "adapt the picture"),
         (PAGE_PICTURE, SAID.replace("0.07", "0.49"), "contradict the title"),
         (PAGE_PICTURE.replace("padding", "nothing"), SAID, "nothing"),
         (PAGE_PICTURE.replace("Half *empty*.\n", ""), SAID, "needs a caption"),

@@ -6,6 +6,7 @@ import { STAGES, PARTS } from "./sums.py";
 
 const upto = (number) => [...Array(number).keys()];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
+const samples = (number) => `${number} sample${number === 1 ? "" : "s"}`;
 const mb = (size) => amount(size * 1e6, "B");
 
 // As torch.chunk: pieces of the rounded-up size, so there may be fewer than asked for.
@@ -176,7 +177,7 @@ function bar(device, view, { edge, scale, high, y: place }) {
       named(kind, start, width, y, high, hue || added)];
   }));
   if (view.asking) return [ // what it holds is the answer
-    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), ": holds ?"),
+    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), `: ${samples(facts.shares[device] ?? 0)}, holds ?`),
     rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 })];
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
     // The weights that replicate sends leave from here.
@@ -188,7 +189,7 @@ function bar(device, view, { edge, scale, high, y: place }) {
     facts.waits[at][device] && [rect(view.width - 50, y - 15, 48, view.narrow ? 14 : high + 15, { class: "x-wait" }),
       text(view.width - 26, view.narrow ? y - 4 : y + high / 2 - 3, "waits", small)],
     rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
-    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y - 3}v${high + 6}` }),
+    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y}v${high}` }),
     parts);
 }
 
@@ -200,6 +201,13 @@ function excess({ facts: { fullest: [first, second = first] }, width }, { edge, 
   return h("svg:g", { class: "x-answer" },
     h("svg:path", { class: "x-arrow", d: `M${from} ${at - 3}v6m0 -3H${to}m0 -3v6` }),
     text(Math.max(edge + half, Math.min((from + to) / 2, width - half)), at + 15, words, { class: "x-small x-strong" }));
+}
+
+// Name what moves in this stage, or return "".
+const CARRY = { scatter: "inputs", replicate: "weights", gather: "outputs", backward: "gradients of outputs", reduce: "gradients" };
+function carried({ state: { stage }, facts }) {
+  const sizes = facts.moves[stage].map((move) => move[2]), most = Math.max(...sizes);
+  return sizes.length ? `${CARRY[STAGES[stage]]}, ${mb(most)} ${sizes.every((size) => size === most) ? "each" : "at most"}` : "";
 }
 
 // Draw what moves in this stage, each arrow as thick as its bytes, in the hue of its source.
@@ -218,18 +226,20 @@ function arrows({ state, facts }, { edge, middle, top }) {
 // The stages as a film: what every device holds at the end of each. The frame that is
 // looked at can be pulled along, and each can be chosen. While a question is open, its
 // frames are empty.
-function film({ state, facts, set, width, narrow }, { until }) {
+function film(view, { until }) {
+  const { state, facts, set, width, narrow } = view, says = carried(view), line = STAGES[view.state.stage] + (says && `: ${says}`);
   const at = state.stage, pitch = width / STAGES.length, wideness = pitch - (narrow ? 3 : 7);
   const each = (FILM - 8) / state.num_devices, place = (device) => 4 + device * each;
   const frame = (totals, k) => h("svg:g", { style: "cursor: pointer", onclick: () => set({ stage: k }) },
     rect(k * pitch + 1, 1, wideness, FILM - 2, { class: "x-frame", fill: "transparent", style: "pointer-events: all" }),
     totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), Math.max(1, (wideness - 6) * total / until),
       Math.max(1.5, each - 2), { class: "x-box x-answer", rx: 0, style: `--hue: ${rankColor(device)}; --deep: 60%` })),
+    text(k * pitch + wideness / 2, FILM / 2 + 4, "?", { class: "x-small x-soft x-guess" }),
     !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
       text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
-  const half = wide(STAGES[at]) / 2, middle = at * pitch + wideness / 2;
+  const half = 3.7 * line.length, middle = at * pitch + wideness / 2;
   return [facts.totals.map(frame),
-    narrow && text(Math.max(half, Math.min(middle, width - half)), FILM + 14, STAGES[at], { class: "x-small x-strong" }),
+    narrow && text(Math.max(half, Math.min(middle, width - half)), FILM + 14, line, { class: "x-small x-strong" }),
     draggable(h("svg:g", {}, rect(at * pitch + 1, 1, wideness, FILM - 2, { class: "x-chosen", fill: "transparent", "data-id": "frame" })),
       "stage", { label: "stage, in the film", now: at, low: 0, high: STAGES.length - 1, said: STAGES[at],
         move: (by, start) => Math.round(start + by / pitch), step: (by) => at + by, set: (stage) => set({ stage }) })];
@@ -250,7 +260,7 @@ function legend(width, top) {
 }
 
 function draw(view) {
-  const { state, facts, measured, width } = view, at = state.stage, devices = upto(state.num_devices);
+  const { state, facts, measured, width, narrow } = view, at = state.stage, devices = upto(state.num_devices);
   const stage = STAGES[at], found = measured?.stages?.[stage], place = layout(view);
   const { edge, top, until, scale } = place, floor = top + ROWS + 12, key = legend(width, floor + 26);
   const rows = PARTS.map((name, i) => [`${LETTERS[i]}: ${name}`,
@@ -270,13 +280,15 @@ function draw(view) {
       devices.map((i) => bar(i, view, place)),
       excess(view, place),
       arrows(view, place),
+      !narrow && carried(view) && text(width - 2, place.y(0) - 4, `arrows: ${carried(view)}`, { ...right, class: "x-small x-soft" }),
       h("svg:path", { class: "x-frame", d: `M${edge} ${floor - 4}v4H${edge + until * scale}v-4` }),
       [0, 0.5, 1].map((part, i) => text(edge + part * until * scale, floor + 15, part ? mb(part * until) : "0",
         { ...small, "text-anchor": ["start", "middle", "end"][i] })),
       key.parts),
     below: [
       h("p", {}, "Hatched: it has just come, from the device that has this hue. Striped: added up from all. Dashed: "
-        + "the most that a device holds in the step. An arrow is as thick as its bytes."),
+        + "the most that a device holds in the step; the dotted upright is that most before your last change. "
+        + "An arrow is as thick as its bytes."),
       table(`Memory after ${stage}`, ["part", ...devices.map((i) => `device ${i}`)], rows),
       facts.moves[at].length > 0 && table(`What ${stage} moves`,
         ["from", "to", "size", ...(found ? ["on virtual GPUs"] : [])],
@@ -298,7 +310,7 @@ const ask = {
 };
 
 export default explorable({
-  name: "data_parallel", title: "A step of DataParallel: what each device holds",
+  name: "data_parallel", title: "DataParallel: what each device holds",
   label: "A batch, a model and its devices", fields, compute, draw, ask,
   live: "Run torch's own on virtual GPUs",
   sentence: "{batch_size} samples on {num_devices} devices; {param_mb} MB of weights, and "

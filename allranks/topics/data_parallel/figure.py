@@ -49,7 +49,7 @@ class DataParallelForward(Explorable):
     output_mb = traitlets.Int(20).tag(sync=True)
     optimizer = traitlets.Unicode("Adam").tag(sync=True)
     loss_inside = traitlets.Bool(False).tag(sync=True)
-    stage = traitlets.Int(2).tag(sync=True)
+    stage = traitlets.Int(0).tag(sync=True)
 
     @staticmethod
     def compute(**state: Any) -> dict[str, Any]:

@@ -28,8 +28,8 @@ let number = 0; // makes ids unique where a page holds several explorables
 // sentence: "{world_size} ranks ...", whose numbers can be dragged (see drag.js).
 // ask: a question that comes before the answer (see ask.js).
 // compute(state) -> facts, with facts.summary, or throws an Error with one sentence.
-// draw(view) -> { picture, after, below }: what stands in the stage, what stands below the
-// form, and what is folded: how to read the drawing, and its numbers.
+// draw(view) -> { picture, after, below }: what stands in the stage, what stands after the
+// words about it, and what is folded: how to read the drawing, and its numbers.
 // A view is { state, facts, before, set, measured, width, narrow, asking }: `before` has
 // state and facts before the reader's last change (or null), for ghosts; width is the
 // stage's in px, which is the width that the picture should have. Its height should not
@@ -195,11 +195,11 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       el.replaceChildren(...[
         h("div.x-head", {}, h("p.x-title", {}, title), reset, sharing(name, stage, model.link)), stage,
         h("form.x-form", { "aria-label": label, onsubmit: (event) => event.preventDefault() },
-          steps, h("div.x-words", {}, question?.box ?? "", summary), error, said?.element ?? "",
+          steps, h("div.x-words", {}, question?.box ?? "", summary), after, error, said?.element ?? "",
           h("div.x-tools", {}, knobs,
             more.length > 0 && h("details.x-more", {}, h("summary", {}, "More controls"), h("div.x-knobs", {}, more)),
             h("details", {}, h("summary", {}, "How to read it, and the numbers"), below), run)),
-        answer, after,
+        answer,
       ].filter(Boolean));
       // When Python sets the state, that replaces what was typed.
       const outside = () => {
