@@ -326,11 +326,12 @@ function below({ state, facts }) {
   const ways = Object.keys(CHECKPOINTING).flatMap((checkpointing) => [1, CHUNKS].map((loss_chunks) => ({ checkpointing, loss_chunks })));
   return [
     h("p", {}, "Time goes from left to right, and each part of the step is as high as the most that it holds. Point at one to see what that is; "
-      + "drag the knob below to stay there. Dotted: before your last change. The lengths are for 400 TFLOP/s and 3 TB/s, about what an H100 reaches."),
+      + "drag the knob below to stay there. Dotted: before your last change. The lengths are for "
+      + `${FLOPS / 1e12} TFLOP/s and ${MEMORY_RATE / 1e12} TB/s, about what an H100 reaches.`),
     h("p", {}, `Per parameter: ${weight} bytes for the weight, ${master} for a master weight, ${short(states)} for the optimizer, ${gradient} for the gradient; `
       + `${short(weight + master + states + gradient)} in all. `
-      + `“Temporary” is what lives for a moment: gradients of activations, two more tensors as large as all logits, and in Adam's step the roots of its means${OPTIMIZERS[state.optimizer][2] ? "" : " (not here)"}. `
-      + "CUDA and torch's allocator take some more for themselves, 0.5 to 2 GB."),
+      + `“Temporary” is what lives for a moment: gradients of activations, two more tensors of the logits' size (of a chunk's, with a loss in chunks), and in Adam's step the square roots of its second means${OPTIMIZERS[state.optimizer][2] ? "" : " (not here)"}. `
+      + "CUDA's own hundreds of MB and the gaps in the allocator's memory come on top."),
     longer > 0 ? h("p", {}, `Checkpoints make the step ${short(100 * longer)} % longer.`) : null,
     table("The peak with each remedy", ["checkpoints around", "loss in chunks", "peak", "where"], ways.map((way) => {
       const spans = stepOf(settled({ ...state, ...way })), top = spans[peakOf(spans)];
