@@ -19,7 +19,8 @@ def number(app: Sphinx, env: BuildEnvironment) -> list[str]:
         if match := SECTION.fullmatch(Path(name).name):
             numbers = tuple(map(int, match.groups()))
             title, *headings = env.tocs[name].findall(nodes.reference)
-            title["secnumber"] = env.titles[name]["secnumber"] = numbers
+            # A list, since the next build's table of contents writes into it.
+            title["secnumber"] = env.titles[name]["secnumber"] = [*numbers]
             none = {heading["anchorname"]: () for heading in headings}
             env.toc_secnumbers[name] = {"": numbers, **none}
     return []  # pages to be written again

@@ -32,7 +32,7 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
     x.fill(VISIBLE, "3,1")
     facts = WhoIsWho.compute([2, 1], 4, 2, "3,1")
     assert x.summary == facts["summary"]
-    *each, here = x.box.locator(".x-code code").all_inner_texts()
+    here, *each = x.box.locator(".x-code code").all_inner_texts()
     assert each == facts["commands"] and here == f"On node 1: {each[1]}"
     assert x.box.locator(".x-code b").all_inner_texts() == ["2", "1"]
     x.press("Reset")
