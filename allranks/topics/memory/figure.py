@@ -90,6 +90,7 @@ class Mountain(Explorable):
         spans = sums.step(model, training)
         num_params = sum(sum(layer.numbers) for layer in sums.layers(model))
         top, now = sums.peak(spans), min(moment, len(spans) - 1)
+        # What checkpoints cost: the same step without them.
         plain = sums.step(model, training._replace(checkpointing="none"))
         over = max(0.0, sum(spans[top].held) - 1e9 * gpu_gb)
         size = sums.PRECISIONS[training.precision].activation

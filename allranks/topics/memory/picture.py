@@ -25,6 +25,7 @@ def mountain(title: str, spans: list[Span], gpu_gb: float) -> Picture:
         gpu_gb: 10⁹ bytes of the GPU's memory.
     """
     room, top, end = 1e9 * gpu_gb, spans[peak(spans)], spans[-1].end
+    # A GPU with far more memory than the peak would flatten the mountain.
     most = max(sum(top.held), min(room, 1.5 * sum(top.held)))
 
     def y(size: float) -> float:
