@@ -23,7 +23,7 @@ SCRIPTS = [*sorted(ROOT.glob("scripts/[cs]*_*.py")), *DRAFTS]  # ch1_…, start_
 ALL_SCRIPTS = sorted({*ROOT.glob("scripts/[a-z]*.py")} - {*DRAFTS})
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
-IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
+IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "safetensors", "sklearn"}
 
 
 def name(path: Path) -> str:
