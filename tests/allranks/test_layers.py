@@ -57,6 +57,7 @@ LAYERS = {
     "topics.loader": ("base", "live", "topics.kit"),
     "topics.numbers": ("base", "topics.kit"),
     "topics.pipelines": ("base", "live", "topics.kit"),
+    "topics.sharding": ("base", "topics.kit"),
     "topics.state_dicts": ("base", "live", "topics.kit"),
     "topics.step": ("base", "topics.buckets", "topics.data_parallel"),
     "topics.topology": ("base", "launch", "topics.kit"),
