@@ -118,6 +118,19 @@ def traffic(
     return Traffic(weight, grad + (weight if reshard else 0), 0)
 
 
+def zero_redundancy_optimizer(precision: Precision = FLOAT32) -> Traffic:
+    """Return what torch's ``ZeroRedundancyOptimizer`` sends under DDP, likewise.
+
+    It is a ZeRO-1 that leaves DDP's all_reduce as it is, and then broadcasts each
+    rank's part of the weights. So it sends as much as ZeRO-3, but holds the gradients
+    of all layers.
+
+    >>> zero_redundancy_optimizer().total
+    12
+    """
+    return Traffic(0, 2 * precision.grad, precision.weight)
+
+
 class Sent(NamedTuple):
     """Bytes that a rank sends: to ranks of its own group, and to other groups."""
 
@@ -361,6 +374,8 @@ def tokens_to_hide(
     precision: Precision = MIXED,
     reshard: bool = True,
     recompute: bool = False,
+    replicas: int = 1,
+    across: float = 0.0,
 ) -> float:
     """Return from how many tokens per rank on forward and backward hide their traffic.
 
@@ -373,17 +388,22 @@ def tokens_to_hide(
         flops: F, of a rank's device, per second: what it really reaches.
         bandwidth: B, bytes per second: the bus bandwidth of the ranks' collectives.
         recompute: whether backward computes the forward pass again (checkpointing).
+        replicas: R of a hybrid, as in ``sent``; its two kinds of traffic overlap.
+        across: bytes per second of a rank's own link to other groups.
     Source:
         https://github.com/jax-ml/scaling-book/blob/1a55377/gpus.md (data parallelism).
 
-    >>> tokens_to_hide(3, 400e12, 400e9, 1000), tokens_to_hide(0, 400e12, 400e9, 1000)
-    (999.0, 999.0)
+    >>> [round(tokens_to_hide(stage, 400e12, 400e9, 1000)) for stage in (0, 3)]
+    [999, 999]
     """
-    sends, share = traffic(stage, precision, reshard), (shards - 1) / shards
+    sends, share = traffic(stage, precision, reshard), (shards - 1) / shards / bandwidth
     computes = FORWARD, BACKWARD + (FORWARD if recompute else 0)
     # In each phase, b / B (W - 1) / W <= n T / F, so T >= b / n (W - 1) / W F / B.
-    phases = zip((sends.forward, sends.backward), computes, strict=True)
-    return max(num / work for num, work in phases) * share * flops / bandwidth
+    phases = [sends.forward * share / computes[0], sends.backward * share / computes[1]]
+    if replicas > 1:
+        added = sent(stage, 1, shards, replicas, precision).across
+        phases.append(added / across / computes[1])
+    return max(phases) * flops
 
 
 def seconds(

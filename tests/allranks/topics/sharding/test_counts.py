@@ -9,6 +9,7 @@ from allranks.topics.sharding.sums import (
     held,
     sent,
     walk,
+    zero_redundancy_optimizer,
 )
 
 NUM_LAYERS, DIM = 4, 16
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -66,6 +68,11 @@ def step(model, optimizer, share=lambda: None):
 def ddp():
     model = nn.parallel.DistributedDataParallel(net(), bucket_cap_mb=1e-6)
     return step(model, torch.optim.Adam(model.parameters()))
+
+def redundancy():
+    model = nn.parallel.DistributedDataParallel(net(), bucket_cap_mb=1e-6)
+    kind = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    return step(model, kind)
 
 def hand(stage):
     # ZeRO-1 or ZeRO-2: each rank updates a part of each layer's weights.
@@ -153,6 +160,16 @@ def test_ddp_and_the_first_stages_send_and_hold_what_the_sums_say(ranks, stage):
     size = ranks.world_size
     assert sum(num for _, num in calls) == sent(stage, NUM_PARAMS, size).inside
     assert tuple(kinds) == held(stage, NUM_PARAMS, size)
+
+
+def test_torchs_zero_1_sends_as_much_as_zero_3(ranks):
+    """It adds up all gradients everywhere, and then broadcasts the weights."""
+    calls, kinds = counted(ranks, "redundancy()")
+    size = ranks.world_size
+    total = sum(num for _, num in calls)
+    law = zero_redundancy_optimizer().total * NUM_PARAMS * (size - 1) / size
+    assert total == law == sent(3, NUM_PARAMS, size).inside
+    assert tuple(kinds)[:2] == held(1, NUM_PARAMS, size)[:2]
 
 
 @pytest.mark.parametrize("reshard", [True, False])

@@ -142,6 +142,18 @@ def test_with_two_bytes_zero_3_needs_as_many_tokens_as_ddp():
         assert both[0] == both[1] == pytest.approx(990e12 / 400e9 * (1 - 1 / shards))
 
 
+def test_between_many_machines_a_hybrid_needs_as_many_tokens_too():
+    """With two machines half as many: an all_reduce of two sends what each has once."""
+    link = MACHINES["H100, between machines"].bandwidth
+    inside = MACHINES["H100, within a machine"].bandwidth
+    for nodes in 2, 1000:
+        flat = tokens_to_hide(3, 990e12, link, 8 * nodes)
+        hybrid = tokens_to_hide(3, 990e12, inside, 8, replicas=nodes, across=link / 8)
+        law = max(990e12 / inside * 7 / 8, 990e12 / link * (1 - 1 / nodes))
+        assert hybrid == pytest.approx(law) and hybrid < flat
+    assert hybrid > 0.99 * flat  # with 1000 machines
+
+
 def test_the_rule_gives_the_source_s_tokens_and_agrees_with_a_published_run():
     """2,200 and 2,475 tokens; torchtitan had 16,384, and lost 3 % on 128 GPUs."""
     found = [tokens_to_hide(3, *machine, 10**9) for machine in MACHINES.values()]
