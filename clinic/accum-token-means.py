@@ -3,7 +3,7 @@ r"""Gradient accumulation weighs unequal token counts alike.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch9_data
+chapter: ch9_1_packing
 signature: gradient \S+ instead of
 guard: samples by rank: \[10, 10\], 2 backward passes.*count different things
 

@@ -3,7 +3,7 @@ r"""all_reduce in forward: gradients don't reach the other ranks.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch8_ddp_by_hand
+chapter: ch8_1_custom_ops
 signature: gradient \S+ instead of
 guard: times the gradient of one process on the union
 

@@ -3,7 +3,7 @@ r"""Loss is higher with more GPUs: the learning rate wasn't scaled.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch10_precision
+chapter: ch10_1_large_batches
 signature: loss \S+ after as many epochs as
 beyond: Every rank computes what one process would, and no comparison tells how low the loss should get.
 

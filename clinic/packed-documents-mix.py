@@ -3,7 +3,7 @@ r"""Attention leaks across document boundaries in packed sequences.
 class: silent wrong
 symptom: silent
 runs on: one process
-chapter: ch9_data
+chapter: ch9_1_packing
 signature: document 1 differs by \S+ from itself alone
 beyond: All ranks make the same mistake. To see it, compare a document in a packed row with the same document alone.
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from allranks.base.paths import ROOT
+from book._ext.chapters import chapter_map
 from book._ext.front import front
 from book._ext.runs import records
 from book._tools import notebooks
@@ -23,6 +24,7 @@ SCRIPTS = [*sorted(ROOT.glob("scripts/[cs]*_*.py")), *DRAFTS]  # ch1_…, start_
 ALL_SCRIPTS = sorted({*ROOT.glob("scripts/[a-z]*.py")} - {*DRAFTS})
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
+SECTIONS = [page for page in PAGES if chapter_map.SECTION.fullmatch(page.stem)]
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
 
 
@@ -105,20 +107,47 @@ def test_nothing_stands_in_two_scripts():
     "number", sorted({chapter(s.stem) for s in SCRIPTS} - {"start"})
 )
 def test_a_chapter_has_three_doors_and_a_test(number):
-    """One stem names page, notebook, script and test; the page has all variants.
+    """One stem names page, notebook, script and test; its pages have all variants.
 
     Only a draft has no notebook.
     """
-    stems = [p.stem for p in PAGES if chapter(p.stem) == number]
-    assert len(stems) == 1, f"{number} needs exactly one page"
+    pages = [p for p in PAGES if chapter(p.stem) == number]
+    stems = [p.stem for p in pages if p not in SECTIONS]
+    assert len(stems) == 1, f"{number} needs exactly one page that is no section page"
     stem = stems[0]
     paths = ["scripts/{}.py", "tests/test_{}.py"]
     paths += [] if stem.startswith("draft_") else ["notebooks/{}.ipynb"]
     for path in paths:
         assert (ROOT / path.format(stem)).is_file(), path.format(stem)
-    text = (ROOT / "book" / f"{stem}.md").read_text("utf8")
+    text = "".join(page.read_text("utf8") for page in pages)
     variants = [s.name for s in SCRIPTS if chapter(s.stem) == number]
     assert [v for v in variants if f"scripts/{v}" not in text] == []
+
+
+@pytest.mark.parametrize("page", SECTIONS, ids=name)
+def test_a_section_page_is_a_part_of_its_chapter(page):
+    """It stands below its chapter, before the notebook, and is no chapter itself.
+
+    The chapter's page leads to it, and opening and exercises are there.
+    """
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf8"))
+    entries = {
+        Path(entry["file"]).name: entry
+        for part in toc["parts"]
+        for entry in part["chapters"]
+    }
+    listed = [place for part in chapter_map.read(ROOT).values() for place in part]
+    assert page.stem not in [place.name for place in listed]
+    (place,) = [one for one in listed if page.stem in one.sections]
+    assert place.number == chapter(page.stem).removeprefix("ch")
+    below = [entry["file"] for entry in entries[place.name]["sections"]]
+    wanted = [f"book/{one}" for one in place.sections]
+    assert below == [*wanted, f"notebooks/{place.name}"]
+    text, above = (
+        (ROOT / f"book/{one}.md").read_text("utf8") for one in (page.stem, place.name)
+    )
+    assert f"{{ref}}`{page.stem}`" in above and text.count("**After this page**") == 1
+    assert "{opening}" not in text and "{exercises}" not in text
 
 
 def test_the_table_of_contents_lists_what_exists_and_nothing_else():

@@ -18,8 +18,10 @@ HUES += ["#11849d", "#c9449a", "#847b35", "#8167d6"]
 RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
 
 # The law of colour: red is a rank that waits, and nothing else is red. Hue is the rank,
-# lightness the kind of work. What is wrong, or does not fit, is black on yellow.
+# depth (how much of the hue) the kind of work. What is wrong, or does not fit, is black
+# on yellow.
 WAITING = "var(--waiting, #d0342c)"
+WAITS = f"fill:{WAITING};fill-opacity:var(--waiting-depth, 0.3);stroke:{WAITING}"
 WRONG, ON_WRONG = "#ffe45c", "#1b1b1b"
 
 PHONE = 364  # px: the width of a picture on a small phone
@@ -54,8 +56,7 @@ def red(x: float, y: float, width: float, height: float, what: str = "") -> str:
     """Return the box of a time in which a rank waits; ``what`` is its tool tip."""
     tip = f"<title>{escape(what)}</title>" if what else ""
     size = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-    look = f"fill:{WAITING};fill-opacity:0.3;stroke:{WAITING}"
-    return f'<rect {size} style="{look}">{tip}</rect>'
+    return f'<rect {size} style="{WAITS}">{tip}</rect>'
 
 
 def document(

@@ -4,6 +4,7 @@ from allranks.openings.sheet import MUTED, SIZE, Sheet
 
 STEP, GAP = 0.003, 2.0**-7  # GAP: from 1 to the next bf16 number
 STEPS = 4
+BAR = 16  # high, so that a thumbnail shows it
 
 
 def nearest(x: float) -> float:
@@ -69,24 +70,27 @@ def draw(width: int) -> Sheet:
             path = f"M{x:.1f} {y:.1f}v{26 * steps + 14}"
             sheet.parts.append(f'<path d="{path}" style="{style}"/>')
 
+    def step(y: float, x: float) -> None:
+        sheet.box(place(x), y, place(x + STEP) - place(x), BAR, strong=0.55)
+
     first, last = (said([x]) for x in (alone()[0], alone()[-1]))
     axis(52, f"bf16: {first} + {STEP} → {last}, each time", STEPS)
     for k, x in enumerate(alone()[:-1]):
-        y = 70 + 26 * k
-        sheet.arrow(f"{place(x):.1f},{y} {place(x + STEP):.1f},{y}", thick=3)
-        back = f"{place(x + STEP):.1f},{y + 9} {place(nearest(x + STEP)):.1f},{y + 9}"
+        y = 62 + 26 * k
+        step(y, x)
+        back = f"{place(x + STEP):.1f},{y + 20} {place(nearest(x + STEP)):.1f},{y + 20}"
         sheet.arrow(back, color="currentColor", thick=1.5)
-    sheet.words(0, 194, "grey: a step;")
-    sheet.words(98, 194, "thin: rounded back")
+    sheet.words(0, 194, "bar: a step;  arrow: rounded back")
     exact, stored = copied()
     top = 254
     axis(top, "a float32 copy collects the steps", STEPS)
     for k in range(STEPS):
-        y = top + 16 + 26 * k
-        sheet.arrow(f"{place(exact[k]):.1f},{y} {place(exact[k + 1]):.1f},{y}", thick=3)
-        x = place(stored[k + 1])  # below the arrow, so that it hides nothing
-        circle = f'<circle cx="{x:.1f}" cy="{y + 11}" r="5"'
-        sheet.parts.append(f'{circle} style="fill:var(--rank-0, #3b6fd4)"/>')
-    sheet.words(0, 396, "grey: a step of the copy;")
-    sheet.words(0, 415, "blue: the bf16 weight made from it")
+        y = top + 10 + 26 * k
+        sheet.box(place(1), y, place(exact[k]) - place(1), BAR, strong=0.12)
+        step(y, exact[k])
+        x = place(stored[k + 1])  # below the bar, so that it hides nothing
+        circle = f'<circle cx="{x:.1f}" cy="{y + 20}" r="5"'
+        sheet.parts.append(f'{circle} style="fill:currentColor"/>')
+    sheet.words(0, 396, "bar: the copy, with its last step;")
+    sheet.words(0, 415, "dot: the bf16 weight made from it")
     return sheet

@@ -5,7 +5,6 @@ from allranks.topics.collectives.costs import cost
 
 RANKS, ALPHA_S, BYTES_PER_S = 8, 10e-6, 50e9
 SIZES = {"1 kB": 1e3, "1 MB": 1e6, "1 GB": 1e9}
-STEP, BYTE = 0, 1  # colours: those of ranks 0 and 1
 
 
 def parts(algorithm: str, num_bytes: float) -> tuple[float, float]:
@@ -48,9 +47,13 @@ def draw(width: int) -> Sheet:
     sheet = Sheet(width, top + ROW * len(SIZES) - 12)
     for number, line in enumerate(lines):
         sheet.words(0, 18 + 20 * number, line, bold=True, size=SIZE + 2)
+
+    def step(*place: float) -> None:
+        sheet.box(*place, strong=0.55)
+
     y = 18 + 20 * len(lines)
-    for x, rank, text in (0, STEP, "steps"), (110, BYTE, "bytes"):
-        sheet.box(x, y - 5, 22, 14, rank=rank, strong=0.55)
+    for x, draw_part, text in (0, step, "steps"), (110, sheet.hatched, "bytes"):
+        draw_part(x, y - 5, 22, 14)
         sheet.words(x + 30, y + 7, text)
     room = width - 48 - 84  # between an algorithm's name and its time
     for row, (label, num_bytes) in enumerate(SIZES.items()):
@@ -61,10 +64,10 @@ def draw(width: int) -> Sheet:
             x, place = 48, y + 22 + bar * (BAR + 4)
             sheet.words(0, place + 20, name)
             both = parts(name, num_bytes)
-            for rank, seconds in zip((STEP, BYTE), both, strict=True):
+            for draw_part, seconds in zip((step, sheet.hatched), both, strict=True):
                 long = room * seconds / longest
                 if long >= 1:
-                    sheet.box(x, place, long, BAR, rank=rank, strong=0.55)
+                    draw_part(x, place, long, BAR)
                 x += long
             sheet.words(x + 8, place + 20, spoken(sum(both)), bold=True)
     return sheet

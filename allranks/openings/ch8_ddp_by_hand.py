@@ -9,7 +9,7 @@ VERSIONS = {
     "one message": (GRADIENTS, False),
     "buckets, during backward": (2, True),
 }
-BACKWARD, MESSAGE = 0, 1  # colours: those of ranks 0 and 1
+BACKWARD = 0.3  # depth of grey: what all ranks do alike has no rank's hue
 
 
 def messages(size: int, during: bool) -> list[tuple[float, float]]:
@@ -39,9 +39,10 @@ LANE, ROW = 26, 108
 def draw(width: int) -> Sheet:
     """Draw a row for each version: backward above, messages below."""
     sheet = Sheet(width, ROW * len(VERSIONS) + 30)
-    for x, rank, text in (0, BACKWARD, "backward"), (124, MESSAGE, "messages"):
-        sheet.box(x, 4, 22, 14, rank=rank, strong=0.55)
-        sheet.words(x + 30, 16, text)
+    sheet.box(0, 4, 22, 14, strong=BACKWARD)
+    sheet.words(30, 16, "backward")
+    sheet.hatched(124, 4, 22, 14)
+    sheet.words(154, 16, "messages")
     unit = (width - 50) / max(ENDS.values())
     for row, (name, how) in enumerate(VERSIONS.items()):
         y = 36 + ROW * row
@@ -49,10 +50,10 @@ def draw(width: int) -> Sheet:
         for number in range(GRADIENTS):
             place = number * unit, y + 24, unit - 1, LANE
             layer = str(GRADIENTS - number)  # the last layer's gradient comes first
-            sheet.box(*place, layer, rank=BACKWARD, strong=0.4, bold=False)
+            sheet.box(*place, layer, strong=BACKWARD, bold=False)
         for start, end in messages(*how):
             place = start * unit, y + 28 + LANE, (end - start) * unit - 1, LANE
-            sheet.box(*place, rank=MESSAGE, strong=0.4)
+            sheet.hatched(*place)
         end = ENDS[name]
         sheet.words(end * unit + 8, y + 46 + LANE, f"{end:g}", bold=True)
     return sheet

@@ -93,6 +93,19 @@ class Sheet:
             first = bold and not i
             self.words(x + width / 2, top + i * LINE, text, "middle", bold=first)
 
+    def hatched(self, x: float, y: float, width: float, height: float) -> None:
+        """Draw a box of what travels, of no rank in particular."""
+        self.box(x, y, width, height, strong=0)
+        path, pen = "", (0.0, 0.0)  # relative, since a thumbnail is cropped to M and L
+        for at in range(8, int(width + height), 8):  # x where a line meets the top
+            over, under = max(0, at - width), max(0, at - height)
+            start, end = (x + at - over, y + over), (x + under, y + at - under)
+            for letter, point in ("m", start), ("l", end):
+                path += f"{letter}{point[0] - pen[0]:.4g} {point[1] - pen[1]:.4g}"
+                pen = point
+        style = f"stroke:{MUTED};stroke-width:2.5"
+        self.parts.append(f'<path d="{path}" style="{style}"/>')
+
     def frame(
         self, x: float, y: float, width: float, height: float, **how: Any
     ) -> None:

@@ -27,6 +27,7 @@ PARTS = (
     "chapters.chapter_diff",  # {chapter-diff}: what changed between two scripts
     "chapters.map_cards",  # {chapter-map}: all chapters in one figure, each a link
     "chapters.terms",  # {terms}: the glossary, from the pages' front matter
+    "chapters.section_pages",  # numbers a chapter's section pages: 8.1
     "chapters.draft",  # says on a draft that it is one
     "chapters.opening",  # {opening}: the picture of a chapter's idea, before any code
     "clinic.specimen",  # {specimens}: what goes wrong and its repair, both executed

@@ -8,6 +8,7 @@
   const { classes, cases } = globalThis.allRanksClinic;
   const MOST = 64 * 2 ** 20;
   const LETTERS = 240;
+  const KNOWN = "ddp-unused-params"; // the case that the example shows
   const EXAMPLE = [
     "[rank1]: Traceback (most recent call last):",
     '[rank1]:   File "train.py", line 31, in <module>',
@@ -106,6 +107,17 @@
         make("summary", {}, "Cause and cure"), more));
   }
 
+  // An example of a line and its answer, as it stands here until the reader asks.
+  function still() {
+    const [slug, title, kind] = cases.find(([name]) => name === KNOWN);
+    const [before, seen, after] = EXAMPLE.split("\n")[3].split(/(Expected.*iteration)/);
+    return make("div", { class: "diagnose-still" },
+      make("p", { class: "diagnose-hint" }, "For example, this line:"),
+      make("p", {}, make("code", {}, before, make("mark", {}, seen), after + "…")),
+      make("p", {}, "→ ", make("a", { href: classes[kind][1] + ".html#clinic-" + slug }, ...words(title)),
+        ", with its cause and its cure"));
+  }
+
   // A section of the book that answers what is no failure.
   function section([title, place, says]) {
     const [page, anchor] = place.split("#");
@@ -132,12 +144,13 @@
     constructor(box) {
       this.files = box.dataset.texts.split(" "); // one for each class, in their order
       this.words = box.dataset.words.split(" "); // to find what a description may mean
-      this.text = make("textarea", { id: "diagnose-log", rows: 7, spellcheck: "false",
+      this.text = make("textarea", { id: "diagnose-log", rows: 5, spellcheck: "false",
         autocomplete: "off", autocapitalize: "off", "aria-describedby": "diagnose-hint" });
       this.file = make("input", { type: "file", id: "diagnose-file" });
       const example = make("button", { type: "button" }, "Show an example");
       this.status = make("p", { class: "diagnose-status", role: "status" });
       this.list = make("ol", { class: "diagnose-found" });
+      this.still = still();
       this.form = make("form", {},
         make("label", { for: "diagnose-log" }, "A traceback or a log, or what you see"),
         this.text,
@@ -147,7 +160,7 @@
           make("button", { type: "submit" }, "Find it"),
           make("label", { for: "diagnose-file" }, "or a log file", this.file),
           example));
-      box.replaceChildren(this.form, this.status, this.list);
+      box.replaceChildren(this.form, this.status, this.still, this.list);
       this.form.addEventListener("submit", (event) => {
         event.preventDefault();
         this.find(this.text.value);
@@ -171,6 +184,7 @@
     }
 
     say(text) {
+      this.still.remove();
       this.list.replaceChildren();
       this.status.textContent = text;
       this.status.scrollIntoView({ block: "nearest", behavior: "instant" });

@@ -10,9 +10,10 @@
     return element;
   };
 
-  // Show a moment in a drawing: heights of the tanks' parts, the line, what has been sent.
-  function show(svg, { moments, sends }, { kinds, full, longest }, at) {
-    const [time, held] = moments[at];
+  // Show a time in a drawing, after a moment: heights of the tanks' parts, the line, what
+  // has been sent.
+  function show(svg, { moments, sends }, { kinds, full, longest }, at, time) {
+    const [, held] = moments[at];
     const sent = sends.reduce((sum, [start, end]) => sum + Math.min(Math.max(time - start, 0), end - start), 0)
       / (sends.reduce((sum, [start, end]) => sum + end - start, 0) || 1);
     for (const part of svg.querySelectorAll("[data-kind]")) {
@@ -37,24 +38,26 @@
     const now = make("p", { class: "wall-now", role: "status" });
     const slider = make("input", { type: "range", class: "wall-time", min: 0, max: 1000, step: 1,
       "aria-label": "Moment of the step" });
-    let layout = names.at(-1), at = 0, timer = null;
+    let layout = names.at(-1), at = 0, time = 0, timer = null;
     const moments = () => facts.layouts[layout].moments;
 
     function update() {
-      const one = facts.layouts[layout], [time, held, done] = one.moments[at];
+      const one = facts.layouts[layout], [since, held, done] = one.moments[at];
       slider.value = 1000 * time / facts.longest;
-      for (const svg of figure.querySelectorAll(`[data-layout="${layout}"] svg`)) show(svg, one, facts, at);
+      for (const svg of figure.querySelectorAll(`[data-layout="${layout}"] svg`)) show(svg, one, facts, at, time);
       const most = Math.max(...one.moments.map(([, bytes]) => bytes.reduce((a, b) => a + b)));
       const sum = held.reduce((a, b) => a + b);
-      now.textContent = `After ${(1e3 * time).toFixed(1)} ms (${done}), a rank holds ${amount(sum)}`
+      now.textContent = `After ${(1e3 * since).toFixed(1)} ms (${done}), a rank holds ${amount(sum)}`
         + `${sum === most ? ", the most of the step" : ""}: `
         + `${facts.kinds.map((kind, i) => [kind, held[i]]).filter(([, bytes]) => bytes)
           .map(([kind, bytes]) => `${kind} ${amount(bytes)}`).join(", ")}.`;
       slider.setAttribute("aria-valuetext", `${(1e3 * time).toFixed(1)} ms, ${done}`);
     }
 
-    function go(to) {
+    // Go to a moment, and to a time between it and the next one.
+    function go(to, between) {
       at = Math.min(Math.max(to, 0), moments().length - 1);
+      time = between ?? moments()[at][0];
       update();
     }
 
@@ -103,10 +106,11 @@
         if (at === moments().length - 1) stop();
       }, TIMES);
     });
-    // The slider is time; what it shows is the last moment before. Keys go from one to the next.
+    // The slider is time; a tank shows the last moment before. Keys go from one to the next.
     slider.addEventListener("input", () => {
       stop();
-      go(moments().findLastIndex(([time]) => 1000 * time / facts.longest <= Number(slider.value) + 0.5));
+      const chosen = Math.min(slider.value / 1000 * facts.longest, moments().at(-1)[0]);
+      go(moments().findLastIndex(([since]) => since <= chosen + facts.longest / 2000), chosen);
     });
     slider.addEventListener("keydown", (event) => {
       const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1,

@@ -205,7 +205,7 @@ def listed(toc: str, name: str, last: str) -> str:
     if name.startswith(DRAFT):
         head = "" if DRAFTS in toc else DRAFTS
         return f"{toc}{head}      - file: book/{name}\n"
-    above = TOC.format(name=last)
+    above = TOC.format(name=last).splitlines(keepends=True)[-1]  # below section pages
     if above not in toc:
         raise ValueError(f"_toc.yml: no entry of the usual form for {last}")
     return toc.replace(above, above + TOC.format(name=name))

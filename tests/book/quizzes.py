@@ -21,6 +21,11 @@ class Source:
     text: str
 
     @property
+    def chapter(self) -> str:
+        """Return the start of its chapter's names; section pages belong to it."""
+        return self.page.partition("_")[0]
+
+    @property
     def numbers(self) -> formula.Numbers | None:
         """Return the formulas of a number quiz, or None for any other quiz."""
         formulas = sorted(FORMULA.findall(self.text), key=lambda one: one[0] != "=")

@@ -139,6 +139,29 @@ def test_a_sheet_says_what_a_chapter_holds(build):
     assert two.find("a", href="ch1_one.html")
 
 
+def test_a_section_page_counts_with_its_chapter(build):
+    """Goals, minutes and quizzes are those of both pages, and the map has no third."""
+    more = TWO.partition("---\n# ")[2].replace("ch2_q", "ch2_p")
+    more = f"# {more}\n## And then?\n\n{'word ' * 280}\n"
+    toc = f"{TOC}        sections:\n          - file: book/ch2_1_more\n"
+    page = {"_toc.yml": toc, "book/ch2_1_more.md": more.replace("The two", "The more")}
+    sheet, warnings = build("```{course-sheet}\n```\n\n```{progress}\n```\n", **page)
+    assert not warnings
+    _, two = sheet.select("section.course")
+    assert [p.text for p in two("p", recursive=False)] == [
+        "After this page you can go on. See The one."
+    ] * 2
+    facts = dict(rows(two))
+    assert facts["Page"] == (
+        "The two, The more, 3 min (3 for prose, 0 for code, 0 for figures)"
+    )
+    assert facts["Quizzes"] == "2 on the pages, 2 min"
+    assert two.find("a", href="ch2_1_more.html")
+    assert [li.text for li in two("li")] == ["And then?"]
+    cells = [c["data-progress"] for c in sheet.select(".progress-box [data-progress]")]
+    assert cells[2] == "quiz ch2_q ch2_p"
+
+
 def test_nothing_goes_stale(build):
     """An edit of another page changes the sheet, also in an incremental build."""
     build("```{course-sheet}\n```\n")
@@ -263,7 +286,7 @@ def test_the_books_own_sheet_counts_its_own_chapters(site):
     """Each chapter has a section, and the sum of the overview is all quizzes."""
     html = (site / "book" / "app_course.html").read_text("utf8")
     sheet = BeautifulSoup(html, "html.parser")
-    assert len(sheet.select("section.course")) == len([*ROOT.glob("book/ch*.md")])
+    assert len(sheet.select("section.course")) == len([*ROOT.glob("notebooks/ch*")])
     names = [
         name
         for cell in sheet.select('[data-progress^="quiz"]')

@@ -228,9 +228,16 @@ def test_questions_lead_to_cases(tab):
 
 
 def test_the_example_is_diagnosed(tab):
-    """The example is diagnosed, with its cause first and not an echo of it."""
+    """The example is diagnosed, with its cause first and not an echo of it.
+
+    Until then, a line of it stands there with its answer, which links to the case.
+    """
+    still = tab.locator(".diagnose-still")
+    address = still.get_by_role("link", name="takes no part").get_attribute("href")
+    assert address == "app_clinic_ddp.html#clinic-ddp-unused-params"
+    assert still.locator("mark").inner_text().startswith("Expected to have finished")
     tab.get_by_role("button", name="Show an example").click()
-    assert "takes no part" in results(tab)[0]
+    assert "takes no part" in results(tab)[0] and not still.count()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

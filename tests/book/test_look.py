@@ -115,6 +115,18 @@ def test_digits_are_legible_on_every_piece_of_work(theme, colors):
         assert contrast(f"#{bytes(mixed).hex()}", ink) >= 4.5, (color, depth)
 
 
+@pytest.mark.parametrize(("theme", "depth"), [("light", 0.3), ("dark", 0.5)])
+def test_words_are_legible_on_waiting(theme, depth):
+    """Red, which is stronger on a dark ground, leaves the ink 4.5:1."""
+    found = variables(theme)
+    assert depth == 0.3 or f"--waiting-depth: {depth};" in CSS
+    ground = found["--pst-color-background"].replace("#fff", "#ffffff")
+    red, under = (bytes.fromhex(c[1:7]) for c in (found["--waiting"], ground))
+    pairs = zip(red, under, strict=True)
+    mixed = [round(depth * a + (1 - depth) * b) for a, b in pairs]
+    assert contrast(f"#{bytes(mixed).hex()}", found["--pst-color-text-base"]) >= 4.5
+
+
 @pytest.mark.parametrize("eyes", EYES)
 @pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
 def test_ranks_differ_for_colour_blind_readers(colors, eyes):
@@ -138,6 +150,13 @@ def test_nothing_in_a_figure_is_red_but_waiting():
     assert {c for c in found if is_red(c)} == {"#d0342c"}
     assert is_red(variables("light")["--waiting"]) and is_red("#c4556b")
     assert is_red(variables("dark")["--waiting"])
+
+
+def test_what_one_takes_hold_of_has_no_ranks_hue():
+    """Handles, thumbs and numbers to drag are ink: a blue is nearly rank 0's."""
+    kit = (ROOT / "allranks/topics/kit/kit.css").read_text("utf8")
+    assert "--x-mark: var(--x-ink);" in kit
+    assert not re.search(r"pst-color-(link|primary)|jp-brand", kit)
 
 
 def is_red(color: str) -> bool:

@@ -60,6 +60,26 @@ def test_a_tab_shows_another_layout(chart):
     assert "the most of the step" in chart.locator(".wall-now").inner_text()
 
 
+@pytest.mark.parametrize("width", [390, 1280, 1500])
+def test_the_playhead_is_dragged(empty_tab, site, width):
+    """What one takes hold of is the playhead's own knob, and it follows the mouse."""
+    tab = empty_tab(width, 800)
+    tab.goto((site / "book/app_step.html").as_uri())
+    knob = tab.locator(".wall-knob:visible").first
+    knob.scroll_into_view_if_needed()
+
+    def middle() -> tuple[float, float]:
+        box = knob.bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    x, y = middle()
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.move(x + 60, y, steps=4)
+    tab.mouse.up()
+    assert middle()[0] - x == pytest.approx(60, abs=2)
+
+
 def test_play_ends_at_the_end(chart):
     """It begins anew after the end, and stops there by itself."""
     slider = chart.get_by_role("slider", name="Moment of the step")

@@ -121,7 +121,9 @@ const chip = (rank, words, kind = "") =>
 const GUTTER = 68, HEIGHT = 356; // px: what stands left of the cards, the drawing
 // From the top: the orders of the next two epochs, the order that is dealt, the trays.
 const NEXT = 22, ORDER = 96, TRAYS = 172, SLOTS = 196;
-const DEAL = 32, LEAST = 17, GAP = 8; // px: a card's height above; in a tray, at least
+const DEAL = 32, MANY = 44; // px: the height of the order, in one row and in several
+const LEAST = 17, GAP = 8; // px: a card's height in a tray, at least
+const STEP = "stroke: var(--x-ink); stroke-width: 1.5"; // of the frame of this step
 
 // Say of each place of an order who gets it: [sample, rank or null, k-th of the rank,
 // again]. Behind the last sample come those that are read again, unless drop_last.
@@ -173,16 +175,18 @@ function trays({ world_size: W, batch_size }, { share, step }, width, need) {
 const open = ({ num_samples: n, world_size: W }) => n % W ? Math.floor(n / W) : null;
 
 // The orders of the next epochs stand above; that they are the same again is wrong.
-function nextOrders({ state, facts, set }, at, cards, need) {
+function nextOrders({ state, facts, set, width }, cards, need) {
   const same = state.shuffle && !state.set_epoch;
   return [1, 2].map((ahead) => {
-    const epoch = state.epoch + ahead, y = NEXT + (2 - ahead) * 24, down = 20 / cards.rows;
+    const epoch = state.epoch + ahead, y = NEXT + (2 - ahead) * 24, { num_samples: n } = state;
+    // What does not fit is counted, because a number that is not read says nothing.
+    const one = cards.rows === 1, across = one ? cards.across : need + 4, fit = one ? n : Math.floor((width - GUTTER - 74) / across);
     const lead = epoch <= BOUNDS.epoch[1] && state.shuffle ? { onclick: () => set({ epoch }), style: "cursor: pointer" } : {};
     return h("svg:g", lead, h("svg:title", {}, `the order of epoch ${epoch}`),
       text(0, y + 15, `epoch ${epoch}`, { "text-anchor": "start", class: "x-small x-soft" }),
-      facts.orders[ahead].map((sample, place) => h("svg:g", { "data-id": `${epoch} place ${place}` },
-        card([at(place)[0], y + Math.floor(place / cards.columns) * down, cards.across - 2, down - 1], sample, need,
-          same ? "x-wrong" : "x-box", "--hue: var(--x-soft); --deep: 12%"))));
+      facts.orders[ahead].slice(0, fit).map((sample, place) => h("svg:g", { "data-id": `${epoch} place ${place}` },
+        card([GUTTER + place * across, y, across - 2, 19], sample, need, same ? "x-wrong" : "x-box", "--hue: var(--x-soft); --deep: 12%"))),
+      fit < n && text(GUTTER + fit * across + 3, y + 14, `… ${n - fit} more`, { "text-anchor": "start", class: "x-small x-soft" }));
   });
 }
 
@@ -215,13 +219,22 @@ function origin({ shuffle, set_epoch, epoch, seed }, narrow) {
 // Make an arrow's end above a tray, with so much of its shaft.
 const tip = (x, hue, shaft = 0) => h("svg:path", { d: `M${x} ${TRAYS}l-4 -7h8zm-1 -6v-${shaft}h2v${shaft}z`, style: `fill: ${hue}` });
 
+// Frame the cards of the order from one place to before another, row by row.
+function framed(from, to, at, { columns, across, down }, kind = "") {
+  return upto(Math.ceil(to / columns)).filter((row) => (row + 1) * columns > from).map((row) => {
+    const [left, y] = at(Math.max(from, row * columns)), [right] = at(Math.min(to, (row + 1) * columns) - 1);
+    return rect(left - 3, y - 3, right + across + 4 - left, down + 4, { rx: 5, class: `x-frame ${kind}`, style: STEP, "data-id": `dealt${kind} ${row}` });
+  });
+}
+
 // Deal the order's cards into the ranks' trays, a row of them in each step. Those of this
-// step fly there. A press on a card leads to its step, as the slider does.
+// step are framed, and fly there. A press on a card leads to its step, as the slider does.
 function deal(view) {
   const { state, facts, set, width, narrow } = view, { world_size: W, batch_size: size, epoch } = state;
   const places = placesOf(facts.orders[0], state, facts), digits = `${state.num_samples - 1}`.length;
   const need = 7.3 * digits + 5, split = places.length > state.num_samples ? 10 : 0;
-  const cards = tiling(places.length, width - GUTTER - split, DEAL, need), tray = trays(state, facts, width, need + 4);
+  const room = width - GUTTER - split - 2, row = tiling(places.length, room, DEAL, need), tray = trays(state, facts, width, need + 4);
+  const cards = row.rows === 1 ? row : tiling(places.length, room, MANY, need);
   const fine = cards.rows > 1 || W > 8; // then a thread for each card would be a tangle
   const read = facts.steps ? facts.batches[0].flat().length : 0;
   const at = (place) => [GUTTER + place % cards.columns * cards.across + (place >= state.num_samples && cards.rows === 1 ? split : 0),
@@ -229,9 +242,9 @@ function deal(view) {
   const threads = [], above = [], below = [], round = open(state);
   places.forEach(([sample, rank, k, again], place) => {
     const step = Math.floor(k / size), hue = rank === null ? "" : rankColor(rank), gone = rank === null || k >= read;
-    const now = !gone && step === facts.step, deep = now ? 34 : step < facts.step ? 16 : 5;
+    const now = !gone && step === facts.step;
     const lead = gone ? {} : { onclick: () => set({ step }), style: "cursor: pointer" };
-    const look = `--hue: ${hue}; ${gone ? "" : `fill: color-mix(in srgb, var(--hue) ${deep}%, var(--x-ground));`}`
+    const look = `--hue: ${hue}; ${gone ? "" : "fill: color-mix(in srgb, var(--hue) 26%, var(--x-ground));"}`
       + (again ? "stroke-dasharray: 3 2" : ""), [x, y] = at(place); // opaque, and digits have 4.5:1
     const asked = k === round, veil = asked ? "x-answer" : ""; // k is the round of those that are left out, too
     const told = rank === null ? "left out" : `rank ${rank}${again ? ", read again" : ""}`;
@@ -245,35 +258,41 @@ function deal(view) {
       threads.push(h("svg:g", { class: veil },
         h("svg:path", { class: "x-thread", style: `stroke: ${hue}`, d: `M${from} ${y + cards.down}C${from} ${TRAYS - 20} ${to} ${y + cards.down + 14} ${to} ${TRAYS - 5}` }), tip(to, hue)));
     }
-    below.push(h("svg:g", { ...lead, class: `x-mine${asked || !now ? " x-answer" : ""}`,
+    below.push(h("svg:g", { ...lead, class: `x-mine ${veil}`,
       "data-id": `${epoch} mine ${rank} ${k}`, "data-from": now ? `${epoch} place ${place}` : null },
     h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
     card(slot, sample, need, gone ? "x-idle" : "x-box", look, again && "again")),
-    asked && now && h("svg:g", { class: "x-guess" }, card(slot, "?", 10, "x-idle")));
+    // One box across all trays: a box for each rank would count the answer.
+    asked && rank === 0 && h("svg:g", { class: "x-guess" },
+      card([slot[0], slot[1], tray.left(W - 1) - tray.left(0) + slot[2], slot[3]], "?", 10, "x-idle")));
   });
+  const first = facts.step * size * W, after = Math.min(first + size * W, read * W);
+  const dealt = !facts.steps ? [] : round === null || Math.floor(round / size) !== facts.step ? framed(first, after, at, cards)
+    : [framed(first, after, at, cards, "x-answer"), framed(first, Math.min(first + size * W, state.num_samples), at, cards, "x-guess")];
   return picture(width, HEIGHT, `All ${state.num_samples} samples, each with the rank that reads it`,
-    origin(state, narrow), nextOrders(view, at, cards, need), bracket(state, facts, at, cards, narrow),
+    origin(state, narrow), nextOrders(view, cards, need), bracket(state, facts, at, cards, narrow),
     text(0, ORDER + 20, `epoch ${epoch}`, { "text-anchor": "start", class: "x-strong" }),
     upto(W).map((rank) => [rect(tray.left(rank), TRAYS, tray.wide, HEIGHT - TRAYS, { rx: 5, "data-id": `tray ${rank}`,
       style: `fill: color-mix(in srgb, ${rankColor(rank)} 10%, var(--x-ground))` }),
-    fine && tip(tray.left(rank) + tray.wide / 2, rankColor(rank), 22),
+    fine && tip(tray.left(rank) + tray.wide / 2, rankColor(rank), 10),
     text(tray.left(rank) + tray.wide / 2, TRAYS + 17, tray.wide > 46 ? `rank ${rank}` : rank, { class: "x-small" })]),
     tray.wide > 46 ? null : text(0, TRAYS + 17, "rank", { "text-anchor": "start", class: "x-small" }),
-    threads, steps(state, facts, tray, width, round), above, below);
+    threads, steps(state, facts, tray, width, round), above, below, dealt);
 }
 
 // Name the steps at the left, and frame the one that is looked at: it is one for all ranks.
 function steps({ batch_size: size, world_size: W }, facts, tray, width, round) {
-  const left = { "text-anchor": "start" }, asked = round === null ? null : Math.floor(round / size);
+  const asked = round === null ? null : Math.floor(round / size), narrow = width < 500;
   return upto(tray.steps).map((i) => tray.first + i).map((step) => {
     const y = tray.top(step), mid = y + Math.min(tray.tall, 64) / 2, now = step === facts.step && facts.steps > 0;
-    const num = W * (facts.batches[0]?.[step]?.length ?? 0), two = tray.tall >= 36 && num > 0;
-    const many = (words, kind = "") => text(0, mid + 11, words, { ...left, class: `x-small x-soft ${kind}` });
-    return h("svg:g", { class: now ? "" : "x-answer" },
-      now && rect(GUTTER - 4, y - 4, width - GUTTER + 3, Math.min(tray.tall, 56 * tray.lines + GAP) - 1, { rx: 6, class: "x-frame", style: "stroke: var(--x-ink); stroke-width: 1.5", "data-id": "step" }),
-      text(0, mid + (two ? -5 : 3), num ? `step ${step}` : "left out", { ...left, class: now ? "x-strong" : "" }),
-      two && many(num > 9 || width < 500 ? `${num} in all` : count(num, "sample"), step === asked ? "x-answer" : ""),
-      two && now && step === asked && many(width < 500 ? "? in all" : "? samples", "x-guess"));
+    const num = W * (facts.batches[0]?.[step]?.length ?? 0), two = tray.tall >= 36, strong = now ? "x-strong" : "";
+    const said = (name, many, kind) => [
+      text(0, mid + (two && many ? -5 : 3), name, { "text-anchor": "start", class: `${strong} ${kind}` }),
+      two && many && text(0, mid + 11, many, { "text-anchor": "start", class: `x-small x-soft ${kind}` })];
+    const many = num && (num > 9 || narrow ? `${num} in all` : count(num, "sample"));
+    return [now && rect(GUTTER - 4, y - 4, width - GUTTER + 3, Math.min(tray.tall, 56 * tray.lines + GAP) - 1, { rx: 6, class: "x-frame", style: STEP, "data-id": "step" }),
+      said(num ? `step ${step}` : "left out", many, step === asked ? "x-answer" : ""),
+      step === asked && said(`step ${step}`, narrow ? "? in all" : "? samples", "x-guess")];
   });
 }
 
@@ -309,7 +328,7 @@ function draw(view) {
   const { state, facts, measured } = view, { batch_size, world_size } = state;
   const live = measured?.batches ? ["a live rank read"] : [];
   return { picture: deal(view), below: [
-    h("p", {}, "The first card of the order goes to rank 0, the second to rank 1, and so on in turn. Deep: read in "
+    h("p", {}, "The first card of the order goes to rank 0, the second to rank 1, and so on in turn. Framed: read in "
       + "this step. Dashed: read again, or left out if it is empty. Press a card to see its step, or the order of a later epoch to go there."),
     facts.steps > 0 && [
       table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),

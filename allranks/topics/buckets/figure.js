@@ -201,6 +201,7 @@ const PALE = "color-mix(in srgb, var(--x-soft) 65%, transparent)"; // no rank's 
 const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
 const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
 const path = (d, look, more) => h("svg:path", { d, class: look, ...more });
+const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
 const shade = (deep, hue = "") => ({ style: `${hue} --deep: ${deep}%` });
 
 // Draw a piece of work, grey in a depth, or hatched if it travels, from time a to b. Its
@@ -227,7 +228,7 @@ const sending = ({ buckets }, x) => buckets.map(([bytes, , , a, b], i) => span([
 function falling({ layers, buckets }, x) {
   const top = COMPUTES + LANE, middle = (top + SENDS) / 2, taken = layers.map(() => 0);
   const fall = (from, to) => `${from} ${top}C${from} ${middle} ${to} ${middle} ${to} ${SENDS}`;
-  return buckets.map(([bytes, , ready, start, end, pieces], i) => {
+  return buckets.map(([bytes, , ready, start, end, pieces]) => {
     let landed = 0;
     const ribbons = pieces.map(([layer, part]) => {
       const [, all, a, b] = layers[layer];
@@ -237,7 +238,7 @@ function falling({ layers, buckets }, x) {
       landed += part;
       return `M${fall(from, to)}H${to2}C${to2} ${middle} ${from2} ${middle} ${from2} ${top}Z`;
     });
-    return [path(ribbons.join(""), "x-fall", shade(i % 2 ? 12 : 26)),
+    return [path(ribbons.join(""), "x-fall", shade(20)),
       // Its last gradient is there: it leaves, as soon as the link is free.
       buckets.length < 50 && path(`M${fall(x(ready), x(start))}`, "x-frame")];
   });
@@ -251,18 +252,50 @@ function waiting({ buckets, exposed, total, sending }, x, width) {
   const until = exposed > TINY ? Math.min(computed, from) - 6 : computed, short = words.find((one) => wide(one) < until - EDGE);
   const line = (a, b, stroke) => path(`M${a} ${y}H${b}`, "", { style: `stroke: ${stroke}; stroke-width: 3px` });
   return [
-    hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, right)],
-    exposed > TINY && [line(computed, x(total), "var(--x-red)"), text(from, y + 15, bare, left),
+    hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, { ...right, style: OVER })],
+    exposed > TINY && [line(computed, x(total), "var(--x-ink)"), text(from, y + 15, bare, { ...left, style: OVER }),
       rect(computed, COMPUTES, x(total) - computed, LANE, { class: "x-wait", "data-id": "exposed", rx: 0 }),
       x(total) - computed > 44 && text((computed + x(total)) / 2, COMPUTES + 25, "waits", small)]];
 }
 
-// The axis has the two times that matter: when backward ends, and when the step does.
-function axis({ exposed, total }, x, until) {
+// What the reader guesses, for each state that was asked about: when sending would begin.
+const guesses = new Map();
+const about = (state) => JSON.stringify({ ...state, trace: null });
+
+// Before the answer, all_reduce is one bar behind backward, and one drags it under it.
+function guessing({ state, facts, set, width, narrow }, x, until) {
+  const { forward, backward, sending } = facts, ends = forward + backward, now = guesses.get(about(state)) ?? ends;
+  const hidden = Math.min(ends - now, sending), bar = [x(now), SENDS, x(now + sending) - x(now), LANE], y = SENDS + LANE + 20;
+  const words = `all_reduce, ${amount(sending, "s")}`, grip = h("svg:g", {}, rect(...bar, { fill: "transparent" }), hatched(...bar, PALE, { rx: 0 }),
+    rect(bar[0] - 22, SENDS - 2, 44, 44, { fill: "transparent" }), rect(bar[0] - 5, SENDS - 4, 10, LANE + 8, { class: "x-handle", rx: 5 }));
+  return [text(EDGE, SENDS - 10, narrow ? `${words}: drag it under backward` : `${words} in all: drag it under backward, as far as you think it fits`, { ...left, style: OVER }),
+    draggable(grip, "guess", { label: "your guess: when all_reduce begins", now, low: forward, high: ends,
+      said: `${amount(hidden, "s")} of it behind backward`,
+      move: (by, from) => from + by * until / (width - 2 * EDGE), step: (by) => now + by * backward / 20,
+      set: (seconds) => {
+        guesses.set(about(state), seconds);
+        set({}); // nothing but the drawing changes
+      } }),
+    hidden > TINY && text(x(ends) - 6, y, `hidden: ${amount(hidden, "s")}?`, right),
+    sending - hidden > TINY && text(Math.min(x(ends) + 6, width - EDGE - wide("exposed: 99.9 ms?")), y, `exposed: ${amount(sending - hidden, "s")}?`, left)];
+}
+
+// Beside the answer stays where the reader thought that sending would begin.
+function guessed({ state, facts }, x) {
+  const start = guesses.get(about(state));
+  return start !== undefined && [path(`M${x(start)} ${SENDS - 12}v${LANE + 12}`, "x-line"),
+    text(x(start) - 5, SENDS - 4, "your guess", { ...right, style: OVER })];
+}
+
+// The axis has the two times that matter: when backward ends, and when the step does. It
+// is long enough for a step without any overlap, as the veiled bar begins.
+function axis({ exposed, total, after_backward: worst }, x, until) {
   const computed = x(total - exposed), end = `step: ${amount(total, "s")}`, far = Math.max(x(total), wide(end) + 22);
   const mid = `backward ends: ${amount(total - exposed, "s")}`;
   return [path(`M${x(0)} ${AXIS - 4}v8m0 -4H${x(until)}`, "x-frame"), text(x(0), AXIS + 16, "0", left),
     path(`M${x(total)} ${AXIS - 4}v8`, "x-frame x-answer"), text(far, AXIS + 16, end, { ...right, class: "x-small x-answer" }),
+    x(worst) - x(total) > 116 && h("svg:g", { class: "x-answer" }, path(`M${x(worst)} ${SENDS}V${AXIS + 4}`, "x-idle"),
+      ["without overlap:", amount(worst, "s")].map((line, i) => text(x(worst) - 6, SENDS + 15 + 16 * i, line, { ...right, class: "x-small x-soft" }))),
     exposed > TINY && path(`M${computed} ${COMPUTES + LANE}V${AXIS + 4}`, "x-idle"),
     computed < far - wide(end) && computed > 26 + wide(mid) && text(computed, AXIS + 16, mid, right)];
 }
@@ -280,9 +313,10 @@ function choosing({ state, facts, set, width, narrow }) {
       h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${size}`), h("svg:tspan.x-answer", {}, `: ${words} exposed`)),
     text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-guess" }),
     h("svg:g", { class: "x-answer" },
-      most > TINY && path(`M${line}V${floor}H${EDGE}Z`, "x-wait"),
+      most > TINY && path(`M${line}V${floor}H${EDGE}Z`, "x-box", shade(12, "--hue: var(--x-soft);")),
+      facts.exposed > TINY && [{ style: "fill: var(--x-ground)" }, { class: "x-wait" }].map((look) =>
+        rect(at - 7, y(facts.exposed), 14, floor - y(facts.exposed), { ...look, rx: 0 })),
       y(last) < floor - 18 && text(width - EDGE - 5, y(last) + 15, (narrow ? "" : "one bucket: ") + amount(last, "s"), right),
-      path(`M${at} ${y(facts.exposed)}V${TRACK}`, "", { style: "stroke: var(--x-ink)" }),
       h("svg:circle", { cx: at, cy: y(facts.exposed), r: 4, class: "x-tip", "data-id": "chosen" })),
     path(`M${EDGE} ${TRACK}h${across}`, "x-frame"),
     [1, 5, 25, 100].map((mib) => text(x(mib), TRACK + 22, mib, mib > 1 ? small : left)),
@@ -306,23 +340,20 @@ function spell(layers) {
 
 function stepPicture(view) {
   const { facts, before, width, narrow, state: { world_size: W } } = view;
-  const until = nice(Math.max(facts.total, before?.facts.total ?? 0, TINY), FINE);
-  const x = (time) => EDGE + time * (width - 2 * EDGE) / until, top = COMPUTES + LANE;
+  const ends = (one) => one?.facts[narrow && !view.asking ? "total" : "after_backward"] ?? 0; // no room for it on a phone
+  const until = nice(Math.max(ends(view), ends(before), TINY), FINE);
+  const x = (time) => EDGE + time * (width - 2 * EDGE) / until;
   return picture(width, TRACK + 28, "",
     text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
-    computing(facts, x),
-    h("svg:g", { class: "x-guess" },
-      facts.layers.map(([, bytes, a, b], i) => bytes > 0
-        && path(`M${x(a)} ${top}v30h${Math.max(1, x(b) - x(a))}v-30z`, "x-fall", shade(i % 2 ? 12 : 26))),
-      hatched(x(0), SENDS, x(facts.sending) - x(0), LANE, PALE, { rx: 0 }),
-      text(EDGE, SENDS - 10, `all_reduce, ${amount(facts.sending, "s")} in all${narrow ? "" : ": how much of it fits under backward?"}`, left)),
-    h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width)),
     before && h("svg:g", { class: "x-answer" }, before.facts.buckets.map(([, , , a, b]) =>
       rect(x(a), SENDS, Math.max(0.5, x(b) - x(a)), LANE, { class: "x-ghost", rx: 0 })),
     path(`M${x(before.facts.total)} ${COMPUTES}V${AXIS}`, "x-ghost")),
+    h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width), guessed(view, x)),
+    computing(facts, x),
+    x(facts.buckets[0][3]) - EDGE > wide("buckets:") && text(EDGE, SENDS + 25, "buckets:", { ...left, class: "x-small x-strong x-answer" }),
     x(facts.forward) > 113 && ["A gradient falls", "into a bucket. Full,", "it is sent, when", "the link is free."]
-      .map((line, i) => text(EDGE, top + 24 + 16 * i, line, { ...left, class: "x-small x-soft x-answer" })),
-    axis(facts, x, until), choosing(view));
+      .map((line, i) => text(EDGE, COMPUTES + LANE + 24 + 16 * i, line, { ...left, class: "x-small x-soft x-answer" })),
+    axis(facts, x, until), view.asking && guessing(view, x, until), choosing(view));
 }
 
 // What a profiler saw, in ms: one lane for what computes, one for what is sent.
@@ -365,14 +396,16 @@ function draw(view) {
 }
 
 const HIDDEN = ["nearly all of it", "about half of it", "hardly any of it"];
+const kind = (share) => (share > 0.75 ? 0 : share > 0.25 ? 1 : 2);
 const ask = {
   question: ({ facts }) => `Backward takes ${amount(facts.backward, "s")}, and sending all gradients `
     + `${amount(facts.sending, "s")}. How much of the sending hides behind backward?`,
   options: HIDDEN,
-  answer({ facts }) {
-    const share = 1 - facts.exposed / (facts.sending || 1);
-    return share > 0.75 ? 0 : share > 0.25 ? 1 : 2;
+  guess({ state, facts: { forward, backward, sending } }) {
+    const start = guesses.get(about(state));
+    return start === undefined ? -1 : kind((forward + backward - start) / (sending || 1));
   },
+  answer: ({ facts }) => kind(1 - facts.exposed / (facts.sending || 1)),
   because: ({ facts }) => `${amount(facts.exposed, "s")} of the sending is exposed: it is left when backward has `
     + "ended. A bucket can be sent only when the last of its gradients is there.",
 };

@@ -1,6 +1,6 @@
 // Collectives, chunk by chunk. Mirrors sums.py and costs.py.
 
-import { h, picture, rect, text, rankColor, hatch, pressable, table, whole, amount, nice, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, hatch, hatched, pressable, draggable, table, whole, amount, nice, explorable } from "../kit/kit.js";
 import { MOST_RANKS, MOST_NUMBERS, LEAST, LONGEST } from "./figure.py";
 import { FORMULAS } from "./sums.py";
 
@@ -148,7 +148,7 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
     num_steps: steps.length,
     held: held.map((one, rank) => sorted(one.keys())
       .map((chunk) => [chunk, one.get(chunk), fresh.has(`${rank} ${chunk}`)])),
-    messages: now, waiting: idle, waits, chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
+    messages: now, waiting: idle, waits, sent: range(size).map((rank) => sum(plan.slice(0, step).flat().filter(([source]) => source === rank).map((one) => one[4]))), chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
     formula: FORMULAS[collective][algorithm], compare,
     fastest: fastest(collective, size, alpha, bandwidth), summary,
   };
@@ -175,15 +175,22 @@ const fields = [
     range: [1, 1e9, true] },
   { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0, range: [0, 1000] },
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.1, 1000, true] },
-  { name: "step", label: "Steps done", kind: "step", show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
+  { name: "step", label: "Steps done", kind: "step", film: true, show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
 ];
 
 const ROWS = 250, LANES = 104, LEGEND = 18; // px: what ranks hold; the race below it
 const tint = (hue, deep) => `color-mix(in srgb, ${hue} ${deep}%, var(--x-ground))`;
-const RED = tint("var(--x-red)", 60), SMALL = { class: "x-small" };
+const RED = "color-mix(in srgb, var(--x-red) calc(100% * var(--waiting-depth, 0.3)), var(--x-ground))", SMALL = { class: "x-small" };
 const note = (x, y, words, look = "") => text(x, y, words, { "text-anchor": "start", class: `x-small ${look}` });
 const fill = (d, paint) => d && h("svg:path", { d, style: `fill: ${paint}` });
 let flown = ""; // the step that was drawn last: a chunk flies once
+
+// Draw the way of a chunk that passes other ranks: beside their cells, in the gap.
+function detour(right, from, to, gap, hue, paint) {
+  const tip = Math.min(7, gap - 3), d = `M${right} ${from}H${right + gap / 2}V${to}H${right + tip - 1}`;
+  return [[tint(hue, 35), paint].map((stroke) => h("svg:path", { d, "stroke-width": gap / 3, "stroke-linejoin": "round", style: `fill: none; stroke: ${stroke}` })),
+    fill(`M${right + 1} ${to}l${tip} -5v10z`, hue)];
+}
 
 // Draw the way of a chunk from cell to cell; it passes behind the cells between them.
 function road(x, from, to, high, hue, paint, wide) {
@@ -219,10 +226,11 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
   const steps = schedule(collective, algorithm, size), now = step ? steps[step - 1] : [];
   const earlier = steps.slice(0, Math.max(0, step - 1)), last = earlier.reduce(apply, before(collective, size));
   const pitch = (ROWS - 22) / size, high = Math.min(46, pitch - Math.max(8, Math.min(20, pitch / 3)));
-  const tight = narrow || size > 5, gap = tight ? 4 : 12, across = (width - left - 1 + gap) / size, wide = across - gap;
+  const tight = narrow || size > 5, gap = size > 5 ? 6 : narrow ? 10 : 18, across = (width - left - 1) / size, wide = across - gap;
   const y = (rank) => 22 + (rank + 0.5) * pitch, x = (i) => left + i * across + wide / 2;
   const column = (chunk) => cross ? (size + chunk % size - Math.floor(chunk / size)) % size : chunk;
   const cell = (rank, i) => [x(i) - wide / 2, y(rank) - high / 2, wide, high];
+  const most = Math.max(1, ...facts.compare.map((row) => row[2])); // the longest bar of what was sent
   const digits = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
   const words = (one) => 8 * size < wide || cross ? digits(one)
@@ -235,6 +243,17 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
   flown = key;
   const boxes = facts.held.flatMap((row, rank) => row.map((one) => [one[2], box(cell(rank, column(one[0])),
     `${rank} ${one[0]}`, one, words(one), arrived.get(`${rank} ${one[0]}`), size)]));
+  // Name a rank, whether it waits, and what it has sent: in one line where rows are low.
+  const low = pitch < 40;
+  const title = (rank, middle) => {
+    const first = middle + (low ? 4 : -2), waits = facts.waiting.includes(rank), bytes = facts.sent[rank];
+    const second = low ? [narrow ? 26 : 46, first] : [0, middle + 13];
+    return [note(0, first, narrow ? `r ${rank}` : `rank ${rank}`),
+      waits && [rect(left - 54, first - 13, 44, 17, { class: "x-wait" }), note(left - 49, first, "waits")],
+      !(low && waits) && [note(...second, narrow && low ? "?" : "sent ?", "x-soft x-guess"),
+        note(...second, (narrow && low ? "" : "sent ") + amount(bytes, "B"), "x-soft x-answer")],
+      !low && bytes > 0 && h("svg:g", { class: "x-answer" }, hatched(0, middle + 18, (left - 14) * bytes / most, 5, rankColor(rank), { rx: 0, "data-id": `sent ${rank}` }))];
+  };
   return h("svg:g", { role: "img", "aria-label": label },
     step && note(0, 13, (narrow ? "" : `step ${step}: `) + now[0][3]),
     range(size).map((i) => text(x(i), 13, cross ? (i ? `+${i}` : "stays") : tight ? i : `chunk ${i}`, SMALL)),
@@ -242,6 +261,8 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
       const [source, target, chunk] = one, [first, second] = sorted([source, target]);
       // Chunks that pass the same cells of a column have their ways side by side.
       const same = now.filter(([a, b, other]) => column(other) === column(chunk) && Math.max(a, b) > first && Math.min(a, b) < second);
+      if (second - first > 1 && same.length === 1)
+        return detour(x(column(chunk)) + wide / 2, y(source), y(target), gap, rankColor(source), hatches[source].paint);
       const wider = Math.min(14, wide / (1.6 * same.length));
       const aside = (same.indexOf(one) - (same.length - 1) / 2) * 1.5 * wider;
       return road(x(column(chunk)) + aside, y(source), y(target), high, rankColor(source), hatches[source].paint, wider);
@@ -249,8 +270,7 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
     range(size).map((rank) => [
       range(size).filter((i) => !facts.held[rank].some(([chunk, , fresh]) => column(chunk) === i && !fresh))
         .map((i) => rect(...cell(rank, i), { class: "x-idle" })),
-      note(0, y(rank) + 4, narrow ? `r ${rank}` : `rank ${rank}`),
-      facts.waiting.includes(rank) && [rect(left - 50, y(rank) - 9, 42, 18, { class: "x-wait" }), note(left - 45, y(rank) + 4, "waits")],
+      title(rank, y(rank)),
     ]), boxes.sort((a, b) => a[0] - b[0]).map(([, parts]) => parts)); // what flies is on top
 }
 
@@ -264,36 +284,42 @@ function race({ state, facts, before, set, width, narrow }, left, hatches) {
   const x = (seconds) => left + seconds * (width - left - 2) / until;
   const pitch = LANES / facts.compare.length, thick = Math.min(36, pitch - 7) / size;
   const block = (from, to, y) => `M${x(from)} ${y}H${x(to)}v${thick}H${x(from)}z`;
-  let clock = 0;
+  const ends = [0]; // of the steps that are shown, in s
   const lanes = facts.compare.map(([way, , , time], lane) => {
     const y = top + lane * pitch, mine = way === state.algorithm, starts = range(size).map(() => "");
     let waits = "", from = 0;
-    messages(schedule(collective, way, size), facts.chunk_bytes).forEach((step, number) => {
+    messages(schedule(collective, way, size), facts.chunk_bytes).forEach((step) => {
       const to = from + alpha + longest(step) / (state.gb_per_s * 1e9), idle = waiting(step, size);
       for (const rank of range(size))
         if (idle.includes(rank)) waits += block(from, to, y + rank * thick);
         else starts[rank] += block(from, from + alpha, y + rank * thick);
       from = to;
-      if (mine && number === state.step - 1) clock = to;
+      if (mine) ends.push(to);
     });
     return pressable(h("svg:g", {},
       rect(0.5, y - 3, width - 1, size * thick + 6, { fill: "transparent", class: mine && "x-frame" }),
-      h("svg:circle", { cx: 9, cy: y + 9, r: 4.5, class: "x-frame", style: mine && "fill: var(--x-mark)" }),
+      h("svg:circle", { cx: 9, cy: y + 9, r: 4.5, class: "x-frame", style: mine && "fill: var(--x-ink)" }),
       note(19, y + 13, way, mine && "x-strong"), note(19, y + 27, amount(time, "s"), mine && "x-strong"),
       range(size).map((rank) => [tint(rankColor(rank), 14), hatches[rank].paint].map((paint) => fill(block(0, time, y + rank * thick), paint))),
-      starts.map((d, rank) => fill(d, tint(rankColor(rank), 70))), fill(waits, RED)),
+      starts.map((d, rank) => fill(d, tint(rankColor(rank), 60))), fill(waits, RED)),
     `way ${way}`, `${way}: ${amount(time, "s")}`, () => set(change({ algorithm: way }, state)), mine);
   });
+  const now = x(ends[state.step]), nearest = (time) => ends.reduce((best, end, i) =>
+    (Math.abs(end - time) < Math.abs(ends[best] - time) ? i : best), 0);
   const line = (d, look) => h("svg:path", { class: "x-frame", d: `M${d}`, ...look });
   return [
     lanes, before && line(`${x(before.facts.seconds)} ${top - 4}V${floor - 2}`, { class: "x-ghost" }),
-    line(`${x(clock)} ${top - 8}V${floor}`, { style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "clock" }),
-    line(`${left} ${floor}H${width - 2}`), note(left, floor + 15, "0"),
-    text(width - 2, floor + 15, amount(until, "s"), { ...SMALL, "text-anchor": "end" }),
+    line(`${left} ${floor}H${width - 2}`), note(left, floor + 19, "0"),
+    line(`${now} ${top - 8}V${floor}`, { style: "stroke: var(--x-ink); stroke-width: 2; pointer-events: none", "data-id": "clock" }),
+    ends.length > 1 && draggable(h("svg:g", {}, h("svg:circle.x-handle", { cx: now, cy: floor, r: 7, "data-id": "knob" }),
+      h("svg:rect", { x: now - 22, y: floor - 20, width: 44, height: 44, fill: "transparent" })),
+    "clock", { label: "Steps done, the line", now: state.step, low: 0, high: ends.length - 1, said: `${state.step} of ${ends.length - 1} steps`,
+      move: (by, start) => nearest(ends[start] + by * until / (width - left - 2)), step: (by) => state.step + by, set: (step) => set({ step }) }),
+    text(width - 2, floor + 19, amount(until, "s"), { ...SMALL, "text-anchor": "end" }),
     // What the looks mean.
-    [[tint(rankColor(0), 70), "starts a message"], [hatches[0].paint, "its bytes travel"], [RED, "waits"]]
+    [[tint("var(--x-soft)", 60), "starts a message"], [hatches[size].paint, "its bytes travel"], [RED, "waits"]]
       .map(([paint, words], i) => {
-        const [px, py] = narrow ? [6 + i * 130, floor + 24] : [left + 60 + i * 150, floor + 6];
+        const [px, py] = narrow ? [6 + i * 130, floor + 27] : [left + 60 + i * 150, floor + 10];
         return [fill(`M${px} ${py}h14v10h-14z`, paint), note(px + 19, py + 9, words)];
       }),
   ];
@@ -301,17 +327,17 @@ function race({ state, facts, before, set, width, narrow }, left, hatches) {
 
 function draw(view) {
   const { state, facts, measured, width, narrow } = view, { collective, world_size: size } = state;
-  const left = narrow ? 82 : 108, hatches = range(size).map((rank) => hatch(rankColor(rank)));
+  const left = narrow ? 82 : 124, hatches = range(size + 1).map((rank) => hatch(rank < size ? rankColor(rank) : "var(--x-soft)")); // the last is anyone's
   const mb = (bytes) => amount(bytes, "B"), cross = collective === "all_to_all";
   const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" };
   const real = measured?.links, best = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
   return {
-    picture: picture(width, ROWS + LANES + 34 + (narrow ? LEGEND : 0), "", hatches.map(({ pattern }) => pattern),
+    picture: picture(width, ROWS + LANES + 37 + (narrow ? LEGEND : 0), "", hatches.map(({ pattern }) => pattern),
       holdings(view, left, hatches), race(view, left, hatches)),
     below: [
       h("p", {}, cross ? "2→0 is the piece of rank 2 for rank 0; +1 is for the next rank. "
         : "Rank 0 brings 1, rank 1 brings 10, and so on: the digits tell who is in a sum. ",
-      "Press an algorithm to see its steps. The upright line is now; dashed: before your last change."),
+      "Press an algorithm to see its steps. The upright line is now: drag it; dashed: before your last change."),
       h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n[collective] ?? "what each rank brings"})`
         + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
         + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
@@ -337,7 +363,7 @@ const ask = {
     + `${amount(4 * state.numbers, "B")}: how much does the busiest rank send in all?`,
   options: (view) => choices(view).map((bytes) => amount(bytes, "B")),
   answer: (view) => choices(view).indexOf(sends(view)),
-  because: ({ facts }) => `Go through the ${facts.num_steps} steps and watch one rank.`,
+  because: ({ facts }) => `Go through the ${facts.num_steps} steps and watch what a rank has sent.`,
 };
 
 export default explorable({

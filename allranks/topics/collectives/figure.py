@@ -54,8 +54,9 @@ class Collectives(Explorable):
         """Say who holds what after the step, and what the whole schedule costs.
 
         ``chunks_passed`` counts chunks of n / W that cannot travel at the same time,
-        ``waiting`` lists the ranks that have no message in this step, and ``waits``
-        says for each algorithm of ``compare`` in which part of their time ranks wait.
+        ``waiting`` lists the ranks that have no message in this step, ``waits`` says
+        for each algorithm of ``compare`` in which part of their time ranks wait, and
+        ``sent`` counts each rank's bytes up to the step.
 
         Raises:
             ValueError: if there is no such algorithm, or a number is out of bounds.
@@ -127,6 +128,7 @@ class Collectives(Explorable):
             "messages": now,
             "waiting": waiting,
             "waits": waits,
+            "sent": [sum(row) for row in costs.sent(plan[:step], world_size)],
             "chunk_bytes": sizes,
             "links": links,
             "seconds": time,

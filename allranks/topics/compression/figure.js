@@ -122,7 +122,7 @@ function layout({ facts, width, narrow }) {
   const left = narrow ? 1 : 140, room = width - left - (narrow ? 3 : 172), row = narrow ? 58 : 48;
   const most = Math.max(...facts.ways.map((way, i) => Math.max(way[7], facts.as_good[i] ?? 0)));
   return { left, room, most, long: (seconds) => room * seconds / most, bar: narrow ? 20 : 5,
-    y: (i) => 22 + row * i, row, floor: 22 + 5 * row + 46, columns: [width - (narrow ? 94 : 96), width - 5] };
+    y: (i) => 22 + row * i, row, floor: 22 + 5 * row + 53, columns: [width - (narrow ? 94 : 96), width - 5] };
 }
 
 // Draw what a link is busy with: the start-ups of messages, and then their bytes. In truth
@@ -155,7 +155,7 @@ function bars(view, at, i) {
   return [part(compute, "computes", grey(18)), part(encoding, "encodes", grey(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
     more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
     onLink(view, at, i),
-    past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` }),
+    !view.narrow && past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` }),
     mine && rect(flag - 5, y - 3, 10, BAR + 6, { rx: 5, style: "fill: none; stroke: var(--x-mark); stroke-width: 2", "data-id": `grip ${name}` }),
     mine && !view.narrow && flag > x + more && text(flag + 9, y + 16, "your guess", { ...START, ...SOFT, style: OVER })];
 }
@@ -182,16 +182,15 @@ function guessing({ state, facts, set }, at, i) {
 function row(view, at, i) {
   const { state, facts, set, width, narrow, asking } = view, [name, , sent, , , , , step] = facts.ways[i];
   const y = at.y(i), chosen = name === state.method, open = asking && i > 0, base = narrow ? y + 14 : y + at.bar + 16;
-  const best = (list, value) => (value === Math.min(...list.filter((one) => one !== null)) ? "x-strong" : "");
   const guess = guessed(state)[name], good = facts.as_good[i];
   const label = setTo(name, state), sends = `${amount(sent, "B")}`;
   const shown = open ? [guess ? `${amount(guess, "s")} ?` : "?", ""] : [amount(step, "s"), asking ? "" : good === null ? "not measured" : amount(good, "s")];
-  const strong = [open || asking ? "" : best(facts.ways.map((way) => way[7]), step), asking ? "" : best(facts.as_good, good)];
+  const look = (k) => (k ? "x-small x-soft" : name === facts.fastest && !asking ? "x-strong" : ""); // the question is about the first column
   const button = pressable(h("svg:g", { "data-id": `row ${name}` },
     rect(0, y - 2, width, at.row - 2, { style: `fill: ${chosen ? "var(--x-shade)" : "transparent"}` }),
     text(4, base - (narrow ? 0 : 6), narrow ? `${label} · ${sends}` : label, { ...START, class: chosen ? "x-strong" : "" }),
     !narrow && text(4, base + 10, `sends ${sends}`, { ...START, ...SOFT }),
-    shown.map((words, k) => text(at.columns[k], base, words, { ...END, style: narrow && !chosen ? OVER : "", class: good === null && k ? "x-small x-soft" : strong[k] })),
+    shown.map((words, k) => text(at.columns[k], base, words, { ...END, style: narrow && !chosen ? OVER : "", class: look(k) })),
     !open && bars(view, at, i)), `method ${name}`, LABELS[name], () => set({ method: name }), chosen);
   return [button, open && guessing(view, at, i)];
 }
@@ -205,16 +204,19 @@ function band({ state, set, width, narrow, asking }, at) {
     if (winners.at(-1)?.[0] !== name) winners.push([name, x(speed)]);
   }
   const parts = winners.map(([name, from], i) => {
-    const to = winners[i + 1]?.[1] ?? width - 4, here = from <= now && now <= to;
-    return [rect(from, floor, Math.max(1, to - from), BAND, grey(here ? 34 : 10, { "data-id": `band ${name}` })),
+    const to = winners[i + 1]?.[1] ?? width - 4;
+    return [rect(from, floor, Math.max(1, to - from), BAND, grey(14, { "data-id": `band ${name}` })),
       inside(from, floor + 16, to - from, LABELS[name])];
   });
+  const here = winners.findLastIndex(([, from]) => from <= now), [, from] = winners[here];
+  parts.push(rect(from, floor, Math.max(1, (winners[here + 1]?.[1] ?? width - 4) - from), BAND, { class: "x-frame x-chosen", rx: 0 }));
   const names = LINKS.map(([, , speed], i) => {
     const [words, anchor, by] = narrow && i === 1 ? [] : SHORT[i];
     return words && [h("svg:path", { class: "x-frame", d: `M${x(speed)} ${floor - 5}v5` }),
       narrow ? text(x(speed), floor - 8, words, SOFT) : text(x(speed) + by, floor - 8, `${words} ${speed}`, { ...SOFT, "text-anchor": anchor })];
   });
-  const said = `${state.gb_per_s} GB/s`, wide = 7.4 * said.length + 16;
+  const bits = Number((8 * state.gb_per_s).toPrecision(3)); // as in a link's name
+  const said = `${state.gb_per_s} GB/s${narrow ? "" : ` = ${bits} Gb/s`}`, wide = 7.8 * said.length + 16;
   const middle = Math.min(Math.max(now, wide / 2 + 1), width - wide / 2 - 1), low = floor + BAND + 6;
   const handle = draggable(h("svg:g", {}, rect(now - 22, floor - 4, 44, BAND + 36, { fill: "transparent" }),
     h("svg:path", { style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${floor - 5}v10M${now} ${floor + BAND - 5}v12` }),
@@ -231,18 +233,21 @@ function band({ state, set, width, narrow, asking }, at) {
 }
 
 function draw(view) {
-  const { state, facts, width, narrow } = view, at = layout(view);
-  const plain = at.left + at.long(facts.ways[0][7]);
+  const { state, facts, before, width, narrow, asking } = view, at = layout(view);
+  const plain = at.left + at.long(facts.ways[0][7]), low = at.y(5) + 5, past = before && !narrow && !asking;
   return {
     picture: picture(width, at.floor + BAND + 32, "",
-      text(at.left + 1, 12, narrow ? "link:" : "one step →   below it, the link:", { ...START, ...SOFT }),
+      narrow ? text(at.left + 1, 12, "link:", { ...START, ...SOFT }) : [text(at.left + 1, 12, "one step →", { ...START, ...SOFT }),
+        past && [h("svg:path", { class: "x-ghost", d: `M${at.left + 73} 1v13` }), text(at.left + 79, 12, "before", { ...START, ...SOFT })],
+        text(at.left + 190, 12, past ? "its link:" : "below it, the link:", { ...END, ...SOFT })],
       [["starts messages", "starts", 0], ["carries bytes", "bytes", narrow ? 64 : 128]].map(([words, few, by], k) => {
         const x = at.left + by + (narrow ? 36 : 198);
         return [k ? hatched(x, 4, 14, LINK, "var(--x-soft)", { rx: 0 }) : rect(x, 4, 14, LINK, grey(60)),
           text(x + 18, 12, narrow ? few : words, { ...START, ...SOFT })];
       }),
       // Through all bars: how long a step takes without compression.
-      h("svg:path", { class: "x-frame", d: `M${plain} ${at.y(1)}V${at.y(5) - 6}` }),
+      h("svg:path", { class: "x-frame", d: [1, 2, 3, 4].map((i) => `M${plain} ${at.y(i) + at.bar - 1}v${BAR + LINK + 4}`).join("") }),
+      text(Math.min(Math.max(plain, 62), at.left + at.room - 58), low, "without compression", SOFT),
       ["a step", "for equal loss"].map((words, k) => text(at.columns[k], 12, words, { ...END, ...SOFT })),
       facts.ways.map((_, i) => row(view, at, i)),
       band(view, at)),

@@ -81,7 +81,7 @@ const fields = [
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.01, 1000, true] },
 ];
 
-const LEFT = 50, RIGHT = 54, BAND = 20; // px
+const LEFT = 50, RIGHT = 60, BAND = 20; // px
 const POINTS = 90, DOTS = 8; // along a line; ranks in a pictogram
 const MOST = 5; // times the fastest's: the longest time that a small drawing or bar shows
 const GREY = "var(--x-soft)", SMALL = { class: "x-small" }, START = { "text-anchor": "start" };
@@ -168,19 +168,20 @@ function card(name, i, view) {
 }
 
 // What the bars above the lines consist of.
-function legend({ narrow }, { top }) {
-  const y = top - 12, parts = [["steps", 0], ["bytes", 62]], few = narrow ? "" : "one scale of time for all bars";
+function legend({ state, narrow }, { top }) {
+  const y = top - 12, parts = [["steps", 0], ["bytes", 62]], few = [narrow ? "" : "one scale of time for all bars",
+    state.world_size > DOTS && `${DOTS} ranks are drawn`].filter(Boolean).join("; ");
   return [parts.map(([words, x], k) => [k ? hatched(x, y - 8, 14, 8, GREY, { rx: 0 }) : rect(x, y - 8, 14, 8, { rx: 0, style: `fill: ${GREY}` }),
     text(x + 19, y, words, { ...SMALL, ...START })]), text(128, y, few, { class: "x-small x-soft", ...START })];
 }
 
 // Say where sizes and times are. Times reach, in powers of ten, from the fastest at 1 kB
-// to the slower of tree and ring at 10 GB.
+// to the slowest at 10 GB, so that each line ends at the right, beside its name.
 function scales({ facts, state, width, narrow }) {
   const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT, top = narrow ? 160 : 106, tall = narrow ? 186 : 218;
   const at = (way, bytes) => seconds(way, bytes, state.alpha_us * 1e-6, state.gb_per_s * 1e9), floor = top + tall;
   const low = Math.floor(Math.log10(Math.max(1e-9, Math.min(...facts.ways.map((way) => at(way, SIZES[0]))))));
-  const high = Math.ceil(Math.log10(at(facts.ways[1], SIZES[1])));
+  const high = Math.ceil(Math.log10(Math.max(...facts.ways.map((way) => at(way, SIZES[1])))));
   const y = (time) => Math.min(floor, top + tall * (high - Math.log10(Math.max(time, 1e-12))) / (high - low));
   const x = (bytes) => LEFT + wide * map.place(bytes), inside = (time) => y(time) >= top - 1 && time >= 10 ** low;
   const line = (way, from, to) => range(POINTS + 1).map((k) => from * (to / from) ** (k / POINTS))
@@ -190,11 +191,11 @@ function scales({ facts, state, width, narrow }) {
 
 // Before the answer, times have no numbers: it could be read off.
 function axes({ width, narrow, asking }, { x, y, low, high, wide, floor }) {
-  const tens = (from, to) => range(to - from + 1).map((i) => from + i);
+  const tens = (from, to) => range(to - from + 1).map((i) => from + i), far = y(10 ** low) - y(10 ** (low + 1)) > 18;
   return [
     tens(low, high).map((k) => [
       h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
-      text(LEFT - 6, y(10 ** k) + 4, asking ? "?" : k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
+      (far || (high - k) % 2 === 0) && text(LEFT - 6, y(10 ** k) + 4, asking ? "?" : k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
     ]),
     tens(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) => text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"), SMALL)),
     text(LEFT + wide / 2, floor + BAND + 35, "bytes that each rank brings, n", { class: "x-small x-soft" }),
@@ -217,15 +218,13 @@ function lowest({ facts, width, asking }, { x, line, floor }) {
 }
 
 // The line of each algorithm, with its name where it ends.
-function lines({ facts, width }, { y, at, line, inside, top, floor }) {
+function lines({ facts, width, asking }, { y, at, line, floor }) {
   let free = floor + 20; // names keep off each other, from the lowest line up
   return [...facts.ways].sort((a, b) => at(a, SIZES[1]) - at(b, SIZES[1])).map((way) => {
-    const points = line(way, ...SIZES), places = points.map((one) => one.split(" ").map(Number)), ends = inside(at(way, SIZES[1]));
-    const [besideX, besideY] = places.findLast(([, py]) => py > top + 34) ?? [0, 0]; // where it leaves the drawing
-    if (ends) free = Math.min(free - 15, places.at(-1)[1] + 4);
+    free = Math.min(free - 15, y(at(way, SIZES[1])) + 4);
     return [
-      h("svg:path", { d: `M${points.join("L")}`, style: `fill: none; stroke: ${GREY}; stroke-width: 1.5`, "data-id": `way ${way[0]}` }),
-      ends ? text(width - RIGHT + 7, free, way[0], { ...SMALL, ...START }) : text(besideX - 6, besideY - 2, way[0], { ...SMALL, "text-anchor": "end" }),
+      h("svg:path", { d: `M${line(way, ...SIZES).join("L")}`, style: `fill: none; stroke: ${GREY}; stroke-width: 1.5`, "data-id": `way ${way[0]}` }),
+      text(width - RIGHT + 7, free, way[0], { ...START, class: way[0] === facts.fastest && !asking ? "x-small x-strong" : "x-small" }),
     ];
   });
 }
@@ -234,25 +233,26 @@ function lines({ facts, width }, { y, at, line, inside, top, floor }) {
 function bends({ facts, state, width, narrow }, { x, y, at, floor }) {
   const bend = (name) => facts.ways.find(([one]) => one === name), balance = ([, steps, share]) => steps * facts.balance / share;
   const [first, last] = [facts.winners[0], facts.winners.at(-1)].map(([name]) => bend(name)), wide = narrow ? 74 : 150;
+  const over = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4"; // the upright line is not seen behind
   const low = y(at(first, SIZES[0])) + 18, climbs = x(Math.min(Math.max(balance(last), SIZES[0]), SIZES[1]));
   return [balance(first) > SIZES[0] && x(Math.min(balance(first), SIZES[1])) > LEFT + wide && low < floor - 2
-      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { class: "x-small x-soft", ...START }),
+      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { class: "x-small x-soft", style: over, ...START }),
     width - RIGHT - climbs > wide + 20 && state.gb_per_s > 0
-      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { class: "x-small x-soft", "text-anchor": "end" })];
+      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { class: "x-small x-soft", style: over, "text-anchor": "end" })];
 }
 
 // What a real machine took, if it is like this one; else the offer to compare with it.
 function reality({ facts, set, narrow }, { x, y, inside, top }) {
   const [name, gpus] = REAL, like = facts.published.length > 0, [, alpha_us, gb_per_s] = LINKS.find(([one]) => one === name);
-  const words = like ? `measured: ${gpus} H100` : narrow ? `${gpus} real H100?` : `compare with ${gpus} real H100`, px = LEFT + 16, py = top + 32;
+  const words = like ? `measured: ${gpus} H100` : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, px = LEFT + 16, py = top + 32;
   const said = h("svg:g", {},
-    h("svg:rect", { x: LEFT, y: top + 16, width: narrow ? 110 : 190, height: 26, fill: "transparent" }),
+    h("svg:rect", { x: LEFT, y: top + 16, width: narrow ? 110 : 226, height: 26, fill: "transparent" }),
     h("svg:circle", { cx: px - 6, cy: py - 4, r: 3.5, style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" }),
     text(px + 4, py, words, { ...START, ...SMALL, style: like ? "" : LINK }));
   return [
     facts.published.filter(([, time]) => inside(time)).map(([bytes, time]) => h("svg:circle", { cx: x(bytes), cy: y(time), r: 3.5,
       style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" })),
-    like ? said : pressable(said, "real", `compare with ${gpus} real H100`, () => set({ world_size: gpus, alpha_us, gb_per_s })),
+    like ? said : pressable(said, "real", `set to ${gpus} real H100, and compare`, () => set({ world_size: gpus, alpha_us, gb_per_s })),
   ];
 }
 
@@ -279,7 +279,7 @@ function draw(view) {
   const { state, facts, width } = view, place = scales(view);
   const alpha = state.alpha_us * 1e-6;
   const made = picture(width, place.floor + BAND + 42, "", ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view)), legend(view, place),
-    axes(view, place), bends(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place));
+    axes(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place), bends(view, place));
   run(made.firstChild, facts, state.world_size);
   return {
     picture: made,

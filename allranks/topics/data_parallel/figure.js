@@ -6,6 +6,7 @@ import { STAGES, PARTS } from "./sums.py";
 
 const upto = (number) => [...Array(number).keys()];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
+const samples = (number) => `${number} sample${number === 1 ? "" : "s"}`;
 const mb = (size) => amount(size * 1e6, "B");
 
 // As torch.chunk: pieces of the rounded-up size, so there may be fewer than asked for.
@@ -94,6 +95,10 @@ export function compute(state) {
     waits: STAGES.map((stage) => devices.map((i) => stage !== "start"
       && i >= (["loss", "step"].includes(stage) ? 1 : shares.length))),
     fullest: devices.map((i) => Math.max(...totals.map((row) => row[i]))),
+    runs_out: devices.map((i) => {
+      const stage = totals.findIndex((row) => row[i] > state.memory_mb);
+      return stage < 0 ? null : stage;
+    }),
     sent_by_0: through(0),
     sent_to_0: through(1),
     ddp: 2 * (num_devices - 1) * param_mb / num_devices,
@@ -114,6 +119,7 @@ const fields = [
   bounded("input_mb", "input of a sample (MB)"),
   bounded("activation_mb", "activations of a sample (MB)"),
   bounded("output_mb", "outputs of a sample (MB)"),
+  bounded("memory_mb", "memory of a device (MB)"),
   { name: "loss_inside", label: "loss inside of forward", kind: "flag" },
   { name: "stage", label: "stage", kind: "step", film: true, max: () => STAGES.length - 1,
     said: (s) => STAGES[s.stage] },
@@ -121,9 +127,10 @@ const fields = [
 
 // The kinds of memory: a letter where the word does not fit, and a depth that differs
 // from its neighbours'. W, S and G stay as they are in every figure about memory.
-const LETTERS = "WSGIAOL", DEEP = [36, 26, 17, 6, 12, 28, 9];
+const LETTERS = "WSGIAOL", DEEP = [36, 26, 16, 4, 12, 28, 20];
 const FILM = 46, ROWS = 236, ROOM = 22, WAITS = 62; // px: frames of the film, all bars, below device 0, at the right
 const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
+const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
 const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
 const shade = (deep) => ({ style: `--deep: ${deep}%` });
 
@@ -161,9 +168,10 @@ function named(kind, x, width, y, high, plate) {
 // step. What has just come is hatched in the hue of where it comes from; the gradients that
 // have been added up are striped in the hues of all.
 function bar(device, view, { edge, scale, high, y: place }) {
-  const { state: { stage: at }, facts, before } = view, y = place(device), ghost = before?.facts.fullest[device];
+  const { facts, before } = view, at = view.asking ? 0 : view.state.stage, y = place(device), ghost = before?.facts.fullest[device];
+  const full = edge + view.state.memory_mb * scale, seen = { ...view, state: { ...view.state, stage: at } };
   let x = edge;
-  const parts = PARTS.map((_, kind) => pieces(view, device, kind).map(([size, id, hue]) => {
+  const parts = PARTS.map((_, kind) => pieces(seen, device, kind).map(([size, id, hue]) => {
     const start = x, width = size * scale, box = [start, y, width, high];
     x += width;
     if (!size) return null;
@@ -175,9 +183,10 @@ function bar(device, view, { edge, scale, high, y: place }) {
         : hue ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
       named(kind, start, width, y, high, hue || added)];
   }));
-  if (view.asking) return [ // what it holds is the answer
-    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), ": holds ?"),
-    rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 })];
+  if (view.asking) return h("svg:g", { style: `--hue: ${rankColor(device)}` }, // what it will hold is the answer
+    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`),
+      `: ${mb(facts.totals[0][device])}, then ${samples(facts.shares[device] ?? 0)}: ?`),
+    rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 }), parts);
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
     // The weights that replicate sends leave from here.
     !device && STAGES[at] !== "replicate" && rect(edge, y, facts.memory[at][0][0] * scale, high, { fill: "none", "data-id": "sent" }),
@@ -188,8 +197,18 @@ function bar(device, view, { edge, scale, high, y: place }) {
     facts.waits[at][device] && [rect(view.width - 50, y - 15, 48, view.narrow ? 14 : high + 15, { class: "x-wait" }),
       text(view.width - 26, view.narrow ? y - 4 : y + high / 2 - 3, "waits", small)],
     rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
-    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y - 3}v${high + 6}` }),
-    parts);
+    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y}v${high}` }),
+    parts,
+    x > full && rect(full, y, x - full, high, { class: "x-wrong", rx: 0, "data-id": `over ${device}` }),
+    x > full + wide("does not fit") && high > 13 && text((full + x) / 2, y + high / 2 + 4, "does not fit", { class: "x-small x-on-wrong" }));
+}
+
+// Draw how much memory each device has, through all of them; what passes it does not fit.
+function limit({ state: { memory_mb }, width }, { edge, top, until, scale, y }) {
+  const words = `memory: ${mb(memory_mb)}`, x = edge + Math.min(memory_mb, until) * scale, floor = top + ROWS + 12;
+  if (memory_mb > until) return text(width - 2, floor - 9, `${words} each →`, { ...right, class: "x-small x-strong" });
+  return [h("svg:path", { d: `M${x} ${y(0) - 3}V${floor}`, style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "limit" }),
+    text(Math.max(edge + wide(words) / 2, Math.min(x, width - wide(words) / 2)), floor - 7, words, { class: "x-small x-strong", style: OVER })];
 }
 
 // Bracket what device 0 needs beyond any other.
@@ -199,7 +218,14 @@ function excess({ facts: { fullest: [first, second = first] }, width }, { edge, 
   const words = `${mb(first - second)} more than the others`, half = wide(words) / 2;
   return h("svg:g", { class: "x-answer" },
     h("svg:path", { class: "x-arrow", d: `M${from} ${at - 3}v6m0 -3H${to}m0 -3v6` }),
-    text(Math.max(edge + half, Math.min((from + to) / 2, width - half)), at + 15, words, { class: "x-small x-strong" }));
+    text(Math.max(edge + half, Math.min((from + to) / 2, width - half)), at + 15, words, { class: "x-small x-strong", style: OVER }));
+}
+
+// Name what moves in this stage, or return "".
+const CARRY = { scatter: "inputs", replicate: "weights", gather: "outputs", backward: "gradients of outputs", reduce: "gradients" };
+function carried({ state: { stage }, facts }) {
+  const sizes = facts.moves[stage].map((move) => move[2]), most = Math.max(...sizes);
+  return sizes.length ? `${CARRY[STAGES[stage]]}, ${mb(most)} ${sizes.every((size) => size === most) ? "each" : "at most"}` : "";
 }
 
 // Draw what moves in this stage, each arrow as thick as its bytes, in the hue of its source.
@@ -218,18 +244,20 @@ function arrows({ state, facts }, { edge, middle, top }) {
 // The stages as a film: what every device holds at the end of each. The frame that is
 // looked at can be pulled along, and each can be chosen. While a question is open, its
 // frames are empty.
-function film({ state, facts, set, width, narrow }, { until }) {
+function film(view, { until }) {
+  const { state, facts, set, width, narrow } = view, says = carried(view), line = STAGES[view.state.stage] + (says && `: ${says}`);
   const at = state.stage, pitch = width / STAGES.length, wideness = pitch - (narrow ? 3 : 7);
   const each = (FILM - 8) / state.num_devices, place = (device) => 4 + device * each;
   const frame = (totals, k) => h("svg:g", { style: "cursor: pointer", onclick: () => set({ stage: k }) },
     rect(k * pitch + 1, 1, wideness, FILM - 2, { class: "x-frame", fill: "transparent", style: "pointer-events: all" }),
     totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), Math.max(1, (wideness - 6) * total / until),
       Math.max(1.5, each - 2), { class: "x-box x-answer", rx: 0, style: `--hue: ${rankColor(device)}; --deep: 60%` })),
+    text(k * pitch + wideness / 2, FILM / 2 + 4, "?", { class: "x-small x-soft x-guess" }),
     !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
       text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
-  const half = wide(STAGES[at]) / 2, middle = at * pitch + wideness / 2;
+  const half = 3.7 * line.length, middle = at * pitch + wideness / 2;
   return [facts.totals.map(frame),
-    narrow && text(Math.max(half, Math.min(middle, width - half)), FILM + 14, STAGES[at], { class: "x-small x-strong" }),
+    narrow && text(Math.max(half, Math.min(middle, width - half)), FILM + 14, line, { class: "x-small x-strong" }),
     draggable(h("svg:g", {}, rect(at * pitch + 1, 1, wideness, FILM - 2, { class: "x-chosen", fill: "transparent", "data-id": "frame" })),
       "stage", { label: "stage, in the film", now: at, low: 0, high: STAGES.length - 1, said: STAGES[at],
         move: (by, start) => Math.round(start + by / pitch), step: (by) => at + by, set: (stage) => set({ stage }) })];
@@ -250,7 +278,7 @@ function legend(width, top) {
 }
 
 function draw(view) {
-  const { state, facts, measured, width } = view, at = state.stage, devices = upto(state.num_devices);
+  const { state, facts, measured, width, narrow } = view, at = state.stage, devices = upto(state.num_devices);
   const stage = STAGES[at], found = measured?.stages?.[stage], place = layout(view);
   const { edge, top, until, scale } = place, floor = top + ROWS + 12, key = legend(width, floor + 26);
   const rows = PARTS.map((name, i) => [`${LETTERS[i]}: ${name}`,
@@ -268,15 +296,18 @@ function draw(view) {
       film(view, place),
       text(edge - 8, top + 6, "host", { ...right, class: "x-small x-soft", "data-id": stage === "scatter" ? null : "host" }),
       devices.map((i) => bar(i, view, place)),
+      limit(view, place),
       excess(view, place),
       arrows(view, place),
+      !narrow && carried(view) && text(width - 2, place.y(0) - 4, `arrows: ${carried(view)}`, { ...right, class: "x-small x-soft" }),
       h("svg:path", { class: "x-frame", d: `M${edge} ${floor - 4}v4H${edge + until * scale}v-4` }),
       [0, 0.5, 1].map((part, i) => text(edge + part * until * scale, floor + 15, part ? mb(part * until) : "0",
         { ...small, "text-anchor": ["start", "middle", "end"][i] })),
       key.parts),
     below: [
       h("p", {}, "Hatched: it has just come, from the device that has this hue. Striped: added up from all. Dashed: "
-        + "the most that a device holds in the step. An arrow is as thick as its bytes."),
+        + "the most that a device holds in the step; the dotted upright is that most before your last change. "
+        + "An arrow is as thick as its bytes."),
       table(`Memory after ${stage}`, ["part", ...devices.map((i) => `device ${i}`)], rows),
       facts.moves[at].length > 0 && table(`What ${stage} moves`,
         ["from", "to", "size", ...(found ? ["on virtual GPUs"] : [])],
@@ -292,13 +323,13 @@ const ask = {
   question: "The batch is shared out evenly. Which device runs out of memory first?",
   options: ["device 0", "device 1", "All fill up alike."],
   answer: ({ facts: { fullest: [first, second = first] } }) => (first > second ? 0 : first < second ? 1 : 2),
-  because: ({ facts: { fullest } }) => `Device 0 holds up to ${mb(fullest[0])} in a step`
-    + `${fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}` : ""}.`,
+  because: ({ state, facts: { fullest, runs_out: [stage] } }) => `Of ${mb(state.memory_mb)}, device 0 needs ${mb(fullest[0])}`
+    + `${fullest.length > 1 ? `, device 1 ${mb(fullest[1])}` : ""}${stage === null ? ": it fits" : `; ${STAGES[stage]} fails`}.`,
   show: { stage: 0 }, // so that one walks through the step from its start
 };
 
 export default explorable({
-  name: "data_parallel", title: "A step of DataParallel: what each device holds",
+  name: "data_parallel", title: "DataParallel: what each device holds",
   label: "A batch, a model and its devices", fields, compute, draw, ask,
   live: "Run torch's own on virtual GPUs",
   sentence: "{batch_size} samples on {num_devices} devices; {param_mb} MB of weights, and "

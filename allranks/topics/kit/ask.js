@@ -6,7 +6,8 @@ import { h } from "./elements.js";
 // about what is there now. ask.question, ask.options and ask.answer (the right option's
 // place) are values, or functions of the view; with ask.always, the question holds for
 // every state. While a question is open, the class x-asking hides the summary and what a
-// drawing marks x-answer. Once it is answered, `apply` shows the state ask.show. If readers
+// drawing marks x-answer. Once it is answered, `apply` shows the state ask.show (a value, or
+// a function of the view), which is still what the question is about. If readers
 // guess in the drawing, ask.guess(view) returns the option that they mean, or -1. What of
 // the state changes nothing about the question is named in ask.apart.
 // about(state): what a question depends on, as text.
@@ -19,7 +20,8 @@ export function asking(name, ask, el, apply, about) {
 
   function begin(view) {
     const of = (part) => (typeof part === "function" ? part(view) : part);
-    asked = { state: view.state, worth: about(view.state), question: of(ask.question),
+    const show = of(ask.show ?? {});
+    asked = { state: view.state, worth: about(view.state), show, shown: about({ ...view.state, ...show }), question: of(ask.question),
       options: of(ask.options), right: of(ask.answer), because: of(ask.because ?? ""), guess: null };
     face = "";
   }
@@ -29,8 +31,15 @@ export function asking(name, ask, el, apply, about) {
     try {
       localStorage.setItem(key, `${guess} ${asked.question}`);
     } catch { /* no storage here: it is asked again next time */ }
-    apply(ask.show ?? {}); // which draws it again, also if nothing else changes
+    apply(asked.show); // which draws it again, also if nothing else changes
     verdict.focus({ preventScroll: true });
+  }
+
+  function earned() {
+    const { guess, right, options } = asked, said = options[guess];
+    if (guess === null) return "";
+    return guess === right ? `You said ${quote(said)}: right. `
+      : said ? `You said ${quote(said)}; it was ${quote(options[right])}. ` : `It was ${quote(options[right])}. `;
   }
 
   const faces = {
@@ -44,7 +53,8 @@ export function asking(name, ask, el, apply, about) {
         : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
       return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
     },
-    changed: () => [h("p.x-options", {}, "You changed the figure.",
+    // What the reader has earned stays, in a line.
+    changed: () => [h("p.x-options", {}, h("span", {}, earned(), "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
       button("Ask me about this one", () => {
         begin(latest);
         el.classList.add("x-asking");
@@ -57,8 +67,8 @@ export function asking(name, ask, el, apply, about) {
   function update(view) {
     latest = view;
     if (!asked) recall(view);
-    const now = !ask.always && about(view.state) !== asked.worth ? "changed"
-      : asked.guess === null ? "open" : "answered";
+    const worth = about(view.state), same = worth === asked.worth || (asked.guess !== null && worth === asked.shown);
+    const now = !ask.always && !same ? "changed" : asked.guess === null ? "open" : "answered";
     if (now === face) return;
     if (face && now === "changed") hold(box.parentElement);
     el.classList.toggle("x-asking", now === "open" && el.classList.contains("x-asking"));

@@ -8,9 +8,9 @@ const REAL = { load_ms: TIMES, step_ms: TIMES, batch_mb: SIZES };
 const upto = (n) => [...Array(n).keys()];
 const count = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 
-function loadTimes(mean, jitter) {
+function loadTimes(num, mean, jitter) {
   let x = 1;
-  return upto(NUM).map(() => {
+  return upto(num).map(() => {
     x = x * A % M;
     return mean * (1 + jitter * (2 * (x * A % M) / M - 1));
   });
@@ -26,14 +26,14 @@ function simulate(loads, step, workers, prefetch, cores, onCore) {
       return [0, start, start, ready, ready, now];
     });
   }
-  const room = workers * prefetch, rows = loads.map((_, b) => [b % workers, 0, 0, null, 0, 0]);
-  const queues = upto(workers).map((w) => upto(Math.min(room, NUM)).filter((b) => b % workers === w));
+  const num = loads.length, room = workers * prefetch, rows = loads.map((_, b) => [b % workers, 0, 0, null, 0, 0]);
+  const queues = upto(workers).map((w) => upto(Math.min(room, num)).filter((b) => b % workers === w));
   const busy = queues.map(() => null);
   let now = 0, turn = 0, left = null;
-  while (turn < NUM) {
+  while (turn < num) {
     if (left === null && rows[turn][3] !== null) {
       [rows[turn][4], left] = [now, step];
-      if (turn + room < NUM) {
+      if (turn + room < num) {
         rows[turn + room][1] = now;
         queues[turn % workers].push(turn + room);
       }
@@ -73,6 +73,17 @@ function depths(rows) {
   return found;
 }
 
+// Return steps per second, and the shares of time that model and workers wait, without
+// the start: those of whole rounds of the workers, but the first.
+function rates(rows, n) {
+  const first = n ? n + (NUM - 1 - n) % n : 0, begin = rows[first][5], end = rows[NUM - 1][5];
+  let waits = 0, works = 0;
+  for (let b = first + 1; b < NUM; b++) waits += rows[b][4] - rows[b - 1][5];
+  for (const [, , start, ready] of rows) works += Math.max(0, Math.min(ready, end) - Math.max(start, begin));
+  return { per_s: 1000 * (NUM - 1 - first) / (end - begin), model_waits: waits / (end - begin),
+    workers_wait: n ? 1 - works / (n * (end - begin)) : 0 };
+}
+
 function boundsOf({ load_ms: load, step_ms: step, num_workers: n, cores, model_on_cpu: onCore }) {
   return { model: 1000 / step, workers: n ? 1000 * n / load : 1000 / (load + step),
     cores: 1000 * cores / (load + (onCore ? step : 0)) };
@@ -106,19 +117,12 @@ export function compute(state) {
   for (const [name, [low, most]] of Object.entries(REAL))
     if (!(low <= state[name] && state[name] <= most)) throw Error(`${name} must be ${low} to ${most}`);
   const { load_ms: load, step_ms: step, num_workers: n, prefetch_factor: prefetch, cores, model_on_cpu: onCore } = state;
-  const batches = simulate(loadTimes(load, state.jitter / 100), step, n, prefetch, cores, onCore);
-  let before = 0, waits = 0, works = 0;
-  for (const [, , start, ready, taken, done] of batches) {
-    waits += taken - before;
-    works += ready - start;
-    before = done;
-  }
+  const room = n * prefetch; // so many more, that the queue does not run dry before the last of NUM
+  const batches = simulate(loadTimes(NUM + room, load, state.jitter / 100), step, n, prefetch, cores, onCore);
   const bounds = boundsOf(state), limit = Object.keys(bounds).reduce((a, b) => bounds[b] < bounds[a] ? b : a);
-  const room = n * prefetch, most = Math.max(...depths(batches).map(([, depth]) => depth));
+  const most = Math.max(...depths(batches).map(([, depth]) => depth));
   const facts = {
-    batches, per_s: 1000 * NUM / before, model_waits: waits / before,
-    workers_wait: n ? 1 - works / (n * before) : 0,
-    bounds, limit,
+    batches, ...rates(batches, n), bounds, limit,
     enough: Math.max(1, Math.ceil(Math.min(bounds.model, bounds.cores) * load / 1000 - EPS)),
     room, most_ready: most, room_bytes: room * state.batch_mb * 1e6, held_bytes: most * state.batch_mb * 1e6,
   };
@@ -149,7 +153,7 @@ const DEEP = { load: 22, place: 12, step: 42 }; // %: a batch is loaded, lies re
 function queued(rows) {
   const found = [], lying = new Map();
   for (const time of [...new Set(rows.flatMap((row) => [row[3], row[4]]))].sort((a, b) => a - b)) {
-    const now = upto(NUM).filter((b) => rows[b][3] <= time && time < rows[b][4]);
+    const now = upto(rows.length).filter((b) => rows[b][3] <= time && time < rows[b][4]);
     for (const [b, piece] of lying) if (now.indexOf(b) !== piece[1]) {
       piece[3] = time;
       lying.delete(b);
@@ -164,19 +168,21 @@ function queued(rows) {
 // Return the window of time: it moves when the batch that is followed nears its end. Its
 // length does not depend on the workers, so more of them are seen to bring more steps.
 function seen({ load_ms, step_ms, batch }, { batches }, narrow, width) {
-  const span = (narrow ? 3.5 : 6) * nice(load_ms + step_ms), end = batches.at(-1)[5];
+  const span = (narrow ? 3.5 : 6) * nice(load_ms + step_ms), end = batches[NUM - 1][5];
   const from = Math.max(0, Math.min(batches[batch][4] - 0.6 * span, end - span)), to = from + span;
   return { from, to, x: (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * (width - LEFT - RIGHT) / span };
 }
 
-// Draw a batch in a lane, from one moment to another. A press follows it.
+// Draw a batch in a lane, from one moment to another. A press follows it. A step is seen
+// however short it is, and where many lie on each other, they are one area.
 function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, fly }) {
   const left = x(begin), wide = x(end) - left;
-  if (end <= from || begin >= to || wide < 0.3) return null;
+  const [kind] = id.split(" "), least = kind === "step" ? 2 : 1;
+  if (end <= from || begin >= to || (wide < 0.3 && least === 1)) return null;
   const fits = wide > (b > 9 ? 18 : 10) && tall > 11;
-  return h("svg:g", { onclick: () => set({ batch: b }), style: "cursor: pointer" }, h("svg:title", {}, told),
-    rect(left, y, Math.max(1, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
-      style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[id.split(" ")[0]]}%, var(--x-ground))${b === at && tall < 20 ? "; stroke-width: 2" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
+  return h("svg:g", b < NUM ? { onclick: () => set({ batch: b }), style: "cursor: pointer" } : {}, h("svg:title", {}, told),
+    rect(left, y, Math.max(least, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
+      style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[kind]}%, var(--x-ground))${b === at ? tall < 20 ? "; stroke-width: 2" : "" : tall < 4 ? "; stroke: none" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
     fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: b === at ? "x-strong" : "", "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
 }
 
@@ -194,24 +200,23 @@ function stepper(n, set) {
     button(138, "+", "One worker more", n + 1)];
 }
 
-// The workers' lanes; places for more stand empty below them.
+// The workers' lanes, and below a few of them the place of one more.
 function loading(view, { state: { num_workers: n }, facts: { batches }, set }, width) {
-  const lanes = Math.max(1, n), pitch = Math.min(LOADS / 3, LOADS / lanes), tall = pitch - Math.min(5, pitch / 4);
-  const free = n ? upto(Math.max(0, 3 - n)).map((i) => n + i) : [];
+  const lanes = Math.max(1, n), more = n < 3, pitch = LOADS / (lanes + (more ? 1 : 0)), tall = pitch - Math.min(5, pitch / 4);
   return { end: (w) => TOP + w * pitch + tall, ground: [
     upto(lanes).map((w) => [
       pitch > 16 && text(0, TOP + w * pitch + tall / 2 + 4, n ? `worker ${w}` : "process", start),
       rect(LEFT, TOP + w * pitch, width - LEFT - RIGHT, tall, { style: "fill: var(--x-shade)", "data-id": `lane ${w}` })]),
     pitch <= 16 && text(0, TOP + LOADS / 2, "workers", start),
-    free.map((w) => h("svg:g", { onclick: () => set({ num_workers: w + 1 }), style: "cursor: pointer" },
-      rect(LEFT + 0.5, TOP + w * pitch, width - LEFT - RIGHT - 1, tall, { class: "x-idle", "pointer-events": "all" }),
-      w === n && text((LEFT + width) / 2, TOP + w * pitch + tall / 2 + 4, "+ a worker", { class: "x-small x-soft" })))],
+    more && h("svg:g", { onclick: () => set({ num_workers: n + 1 }), style: "cursor: pointer" },
+      rect(LEFT + 0.5, TOP + lanes * pitch, width - LEFT - RIGHT - 1, tall, { class: "x-idle", "pointer-events": "all" }),
+      text((LEFT + width) / 2, TOP + lanes * pitch + tall / 2 + 4, "+ a worker", { class: "x-small x-soft" }))],
   parts: batches.map(([w, , begin, ready], b) => bar(view, b, begin, ready, TOP + w * pitch, tall,
     { id: "load", told: `batch ${b} is loaded from ${ms(begin)} to ${ms(ready)}` })) };
 }
 
 // The queue: a slot for each batch that may be ahead, the next to be taken at the bottom.
-function slots(view, { facts: { batches, room } }, width) {
+function slots(view, { facts: { batches, room, most_ready: most }, narrow }, width) {
   const tall = Math.min(QUEUE / Math.max(1, room), 34), y = (place) => QUEUE_END - (place + 1) * tall;
   const top = QUEUE_END - tall * room, pieces = queued(batches), middle = (QUEUE_END + top) / 2;
   const mine = pieces.filter(([b]) => b === view.at);
@@ -219,30 +224,36 @@ function slots(view, { facts: { batches, room } }, width) {
     text(0, room ? middle - 3 : QUEUE_END - 20, "queue", start),
     text(0, room ? middle + 13 : QUEUE_END - 4, room ? `holds ${room}` : "none", { ...start, class: "x-small x-soft" }),
     upto(room <= 16 ? room : room && 1).map((place) => rect(LEFT + 0.5, room <= 16 ? y(place) + 1 : top, width - LEFT - RIGHT - 1,
-      (room <= 16 ? tall : tall * room) - 2, { class: "x-frame", "stroke-opacity": 0.35 }))],
+      (room <= 16 ? tall : tall * room) - 2, { class: "x-frame", "stroke-opacity": 0.35 })),
+    room > 0 && !most && text((LEFT + width) / 2, QUEUE_END - tall / 2 + 4, narrow ? "empty: taken at once" : "stays empty: the model takes each batch at once",
+      { class: "x-small x-soft x-answer", style: "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5" })],
   parts: pieces.map(([b, place, from, to]) => bar(view, b, from, to, y(place) + 1.5, Math.max(0.5, tall - 3),
     { id: `place ${place}`, told: `batch ${b} lies ready until ${ms(batches[b][4])}` })) };
 }
 
-// The model's steps, and in red the time in which it waits for a batch.
-function stepping(view, { facts, narrow }) {
+// The model's steps, and in red the time in which it waits for a batch. The first one
+// cannot be there at the start, whatever the loader: that is not counted.
+function stepping(view, { facts, width }) {
   const { x, from, to, at } = view, { batches, model_waits: share } = facts;
-  // Nobody can have loaded the first batch before the start.
-  const late = batches.some((row, b) => b && row[4] - batches[b - 1][5] > EPS);
+  const next = x(batches[0][5]), end = width - RIGHT;
   let said = false; // once is enough
   return [
     text(0, MODEL_TOP + 17, "model", { ...start, class: "x-strong" }),
     text(0, MODEL_TOP + 34, `waits ${percent(share)} %`, { ...start, class: "x-small x-answer" }),
-    text(0, MODEL_TOP + 49, late ? "" : "(the start)", { ...start, class: "x-small x-answer" }),
     batches.map(([, , , , taken, done], b) => {
       const free = b ? batches[b - 1][5] : 0, wide = x(taken) - x(free);
-      const word = !said && wide > 38 && text(x(free) + wide / 2, MODEL_TOP + MODEL / 2 + 4, "waits", { class: "x-small", "data-id": `t wait ${b}` });
-      said ||= word;
+      const mid = x(free) + wide / 2, low = MODEL_TOP + MODEL / 2;
+      const word = (!b || !said) && wide > 15 && (wide > 38 ? text(mid, low + 4, b ? "waits" : "start", { class: "x-small", "data-id": `t wait ${b}` })
+        : text(mid, low + 4, b ? "waits" : "start", { class: "x-small", transform: `rotate(-90 ${mid} ${low})` }));
+      said ||= b && word;
       return [taken - free > EPS && taken > from && free < to && h("svg:g", { class: "x-answer" },
         rect(x(free), MODEL_TOP, wide, MODEL, { class: "x-wait", rx: 0, "data-id": `wait ${b}` }), word),
-      bar(view, b, taken, done, MODEL_TOP, MODEL, { id: "step", fly: b === at && `load ${b}`,
-        told: `step with batch ${b}, from ${ms(taken)} to ${ms(done)}` })];
+      h("svg:g", { class: b ? "x-answer" : "" }, bar(view, b, taken, done, MODEL_TOP, MODEL, { id: "step", fly: b === at && `load ${b}`,
+        told: `step with batch ${b}, from ${ms(taken)} to ${ms(done)}` }))];
     }),
+    // While the question is open, steps that could be counted are not drawn.
+    h("svg:g", { class: "x-guess" }, rect(next + 2, MODEL_TOP, Math.max(0, end - next - 2), MODEL, { class: "x-idle" }),
+      text((next + end) / 2, MODEL_TOP + MODEL / 2 + 4, "how many follow?", { class: "x-small" })),
   ];
 }
 
@@ -253,19 +264,19 @@ function draw(shown) {
   const worth = before && before.facts.per_s !== facts.per_s && !narrow ? `before: ${digits(before.facts.per_s)}, now ` : "";
   // The way of the batch that is followed, behind all others.
   const down = lanes.end(chosen[0]), out = queue.until || down;
-  const route = chosen[3] >= from && h("svg:g", { "pointer-events": "none" },
+  const route = chosen[3] >= from && h("svg:g", { "pointer-events": "none", class: at ? "x-answer" : "" },
     h("svg:path", { d: `M${x(chosen[3])} ${down}V${queue.from || down}M${x(chosen[4])} ${out}V${MODEL_TOP - 6}`, stroke: "var(--x-ink)", "stroke-width": 2 }),
     h("svg:path", { class: "x-tip", d: `M${x(chosen[4])} ${MODEL_TOP}l-5 -8h10z` }));
   return {
     picture: picture(width, HEIGHT, "", stepper(n, set),
-      text(width - RIGHT, 20, `${worth || `${narrow ? "" : "in "}${NUM} batches: `}${digits(facts.per_s)} steps/s`, { "text-anchor": "end", class: "x-strong x-answer" }),
+      text(width - RIGHT, 20, `${worth}${digits(facts.per_s)} steps/s`, { "text-anchor": "end", class: "x-strong x-answer" }),
       lanes.ground, queue.ground, route, lanes.parts, queue.parts, stepping(view, shown),
       [0, 0.5, 1].map((part, i) => text(LEFT + part * (width - LEFT - RIGHT), HEIGHT - 6, ms(from + part * (to - from)),
         { "text-anchor": ["start", "middle", "end"][i], class: "x-small x-soft" }))),
     below: [
       h("p", {}, follow(at, chosen, n, at ? batches[at - 1][5] : 0)),
       h("p", {}, "Press a batch to follow it: the line goes from its worker through the queue to its step. The drawing shows a part "
-        + `of ${NUM} batches, and the figures are of all of them, the start included. Torch gives batch b to worker b mod N, even if another one is free, `
+        + `of ${NUM} batches, and the figures are of all of them but the start, the first round of the workers. Torch gives batch b to worker b mod N, even if another one is free, `
         + "and the model takes the batches in order, unless you set in_order=False. " + (n > cores ? "More workers than cores load more slowly." : "")),
       measured?.counts && table("Prepared by the real loader", ["batches taken", "prepared", "the model says"],
         measured.counts.map((found, i) => [i + 1, found, i + 1 + room])),
@@ -300,7 +311,7 @@ const ask = {
   answer: (view) => guesses(view).indexOf(digits(fastest(view.facts))),
   because: ({ facts: { bounds, per_s } }) => `The least decides: the model allows ${digits(bounds.model)}, the workers ${digits(bounds.workers)}, `
     + `and the cores ${digits(bounds.cores)}.` + (digits(per_s) === digits(fastest({ bounds })) ? ""
-    : ` In ${NUM} batches, the start included, it is ${digits(per_s)}.`),
+    : ` In these ${NUM} batches it is ${digits(per_s)}.`),
 };
 
 export default explorable({

@@ -13,7 +13,7 @@ from allranks.topics.kit.explorable import Explorable
 from allranks.topics.loader import sums
 from allranks.topics.loader.runs import prepare
 
-NUM = 60  # batches of the epoch that is played
+NUM = 60  # batches that can be followed
 TIMES, SIZES = (0.1, 10_000), (0.001, 10_000)  # ms; MB
 WHOLE = {  # of each whole number: the least and the most
     "jitter": (0, 100),
@@ -55,17 +55,18 @@ class Loader(Explorable):
 
     @staticmethod
     def compute(**state: Any) -> dict[str, Any]:
-        """Play an epoch, and say who waits, what limits it, and what it holds.
+        """Play an epoch's begin, and say who waits, what limits it, and what it holds.
 
         ``batches`` has for each batch its worker, and when it was asked for, begun,
-        ready, taken and done, in ms. ``bounds`` are steps per second.
+        ready, taken and done, in ms. ``bounds`` are steps per second; ``per_s`` and who
+        waits leave out the start.
 
         Raises:
             ValueError: if a number is out of bounds.
 
         >>> facts = Loader.compute(**Loader(num_workers=2).state)
         >>> facts["limit"], facts["enough"], round(facts["per_s"])
-        ('workers', 3, 32)
+        ('workers', 3, 33)
         """
         for name, (low, most) in WHOLE.items():
             if whole(name, state[name], low) > most:
@@ -78,28 +79,21 @@ class Loader(Explorable):
         load, step = state["load_ms"], state["step_ms"]
         num_workers = state["num_workers"]
         shared = state["cores"], state["model_on_cpu"]
-        loads = sums.load_times(NUM, load, state["jitter"] / 100)
+        room = num_workers * state["prefetch_factor"]
+        # So many more that the queue does not run dry before the last of NUM.
+        loads = sums.load_times(NUM + room, load, state["jitter"] / 100)
         batches = sums.simulate(
             loads, step, num_workers, state["prefetch_factor"], *shared
         )
-        end, before = batches[-1].done, 0.0
-        # The model waits from the end of its step until it takes the next batch.
-        model_waits = loader_works = 0.0
-        for one in batches:
-            model_waits += one.taken - before
-            loader_works += one.ready - one.start
-            before = one.done
+        per_s, model_waits, workers_wait = sums.rates(batches, NUM, num_workers)
         allowed = sums.bounds(load, step, num_workers, *shared)
         limit = min(allowed, key=allowed.get)
-        # Without workers, the model's own process loads: nobody waits to hand over.
-        waits = 1 - loader_works / (num_workers * end) if num_workers else 0
-        room = num_workers * state["prefetch_factor"]
         most = max(depth for _, depth in sums.depths(batches))
         facts = {
             "batches": [list(one) for one in batches],
-            "per_s": 1000 * NUM / end,
-            "model_waits": model_waits / end,
-            "workers_wait": waits,
+            "per_s": per_s,
+            "model_waits": model_waits,
+            "workers_wait": workers_wait,
             "bounds": allowed,
             "limit": limit,
             "enough": sums.enough(load, step, *shared),

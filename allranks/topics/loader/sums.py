@@ -9,6 +9,7 @@ Processes share the cores: if n of them want to compute on C cores, each has the
 min(1, C / n).
 """
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from math import ceil
@@ -139,6 +140,30 @@ def depths(batches: Sequence[Batch]) -> list[tuple[float, int]]:
             found.pop()
         found.append((time, depth))
     return found
+
+
+def rates(
+    batches: Sequence[Batch], num: int, num_workers: int
+) -> tuple[float, float, float]:
+    """Return the steps per second, and the shares of time that model and workers wait.
+
+    They are those of ``num`` batches without the start: without the workers' first
+    round, and of whole rounds, because batches may come in bursts of one per worker. At
+    least ``num_workers * prefetch_factor`` more batches must have been played, or the
+    end would be faster, as nothing is left to load.
+
+    >>> rates(simulate([4.0] * 7, 1.0, 1, 2, cores=8, on_core=False), 5, 1)
+    (250.0, 0.75, 0.0)
+    """
+    first = num_workers + (num - 1 - num_workers) % num_workers if num_workers else 0
+    begin, end = batches[first].done, batches[num - 1].done
+    window = itertools.pairwise(batches[first:num])
+    model_waits = sum(after.taken - before.done for before, after in window)
+    works = sum(max(0.0, min(b.ready, end) - max(b.start, begin)) for b in batches)
+    # Without workers, the model's own process loads: nobody waits to hand over.
+    workers_wait = 1 - works / (num_workers * (end - begin)) if num_workers else 0
+    steps = num - 1 - first
+    return 1000 * steps / (end - begin), model_waits / (end - begin), workers_wait
 
 
 def bounds(

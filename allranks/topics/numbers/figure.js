@@ -109,6 +109,7 @@ function one(form, [negative, number], [down, more]) {
   return {
     bits: bits(form, code), kind: kind(form, code), below, value: show(form, code), above,
     error: !off ? "–" : off[0] ? `${decimal([100n * off[0] * number[1], off[1] * number[0]], 2)} %` : "none",
+    fits: !less(decode(form, form.top), number) && !number[0] === !(value?.[0] ?? 1n),
     sum: show(form, total), lost: more[0] > 0n && total === code && value !== null,
     least: show(form, 1), normal: show(form, 2 ** form.mantissa), most: show(form, form.top),
   };
@@ -126,8 +127,10 @@ function summary(state, { exact: [number, more, exact], formats }) {
   const near = [it.below, it.above].filter((x) => x !== "–");
   if (it.kind !== "inf") words += `Its neighbour${near[1] ? "s are" : " is"} ${near.join(" and ")}. `;
   words += `Adding ${more} gives ${it.sum}${it.lost ? ", as before" : ""}. `;
-  const lost = KEYS.filter((key) => formats[key].lost).map((key) => FORMATS[key].label);
-  return words + (lost.length ? `It is rounded away in ${lost.join(", ")}.` : `Exactly it would be ${exact}.`);
+  const names = (those) => KEYS.filter((key) => those(formats[key])).map((key) => FORMATS[key].label).join(", ");
+  const lost = names((f) => f.lost && f.fits), beyond = names((f) => !f.fits);
+  return words + (lost ? `It is rounded away in ${lost}.` : `Exactly it would be ${exact}.`)
+    + (beyond && ` ${number} does not fit in ${beyond}.`);
 }
 
 const signed = ([negative, x]) => negative ? minus(x) : x;
@@ -151,16 +154,31 @@ const fields = [
 
 const LOW = -46, HIGH = 39; // powers of ten, the ends of the axis
 const ROW = 25, SIDE = 76; // px: a format's row, and what stands left of axis and ruler
-const DEPTH = [60, 36, 14]; // %: sign, exponent, mantissa; no rank, so all grey
+const DEPTH = [44, 28, 12]; // %: sign, exponent, mantissa; no rank, so all grey
 const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" };
 const grey = (depth) => `--hue: var(--x-soft); --deep: ${depth}%`;
 const raised = (base, k) => base + [...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
 const plusOf = (words) => words[0] === "-" ? `− ${words.slice(1)}` : `+ ${words}`;
 const place = (words) => Math.min(HIGH, Math.max(LOW, Math.log10(Math.abs(Number(words)))));
 
-// Say with a mark what becomes of the sum: it arrives, is lost, or does not fit.
+// Write a number with as many digits as there is room for letters.
+function brief(words, most) {
+  for (let digits = 8, now = words; ; digits--, now = String(Number(Number(words).toPrecision(digits))).replace("+", ""))
+    if (now.length <= most || digits < 2) return now;
+}
+
+// Write what a row stores; what does not fit stands on yellow.
+function stored(right, y, it, most) {
+  const words = brief(it.value, most), wide = 8.2 * words.length + 8;
+  return [!it.fits && rect(right - wide + 4, y - 9, wide, 18, { class: "x-wrong" }),
+    text(right, y + 4, words.replace(/^-/, "−"), { "text-anchor": "end", class: it.fits ? "x-small" : "x-small x-on-wrong" })];
+}
+
+// Say with a mark what becomes of the sum: it arrives, is lost, or does not fit. Nothing
+// is said where the number itself did not fit.
 function verdict(x, y, it) {
   const fits = !/inf|NaN/.test(it.sum);
+  if (!it.fits) return text(x, y + 4, "–", { class: "x-soft x-answer" });
   return h("svg:g.x-answer", {}, h("svg:title", {}, `the sum is ${it.sum}${it.lost ? ", as before" : ""}`),
     fits && !it.lost ? h("svg:path", { d: `M${x - 6} ${y}l4 5 8 -10`, style: "fill: none; stroke: var(--x-ink); stroke-width: 2" })
       : [rect(x - 15, y - 9, 30, 18, { class: "x-wrong" }),
@@ -168,22 +186,23 @@ function verdict(x, y, it) {
 }
 
 // What each format reaches, and the number as an upright line with a dot in each row: a
-// ring among subnormal numbers, and black on yellow where the number does not fit.
-function ranges({ state, facts, before, set, width }) {
-  const wide = width - SIDE - 44, x = (at) => SIDE + wide * (at - LOW) / (HIGH - LOW), top = 20;
+// ring among subnormal numbers. Where the number does not fit, the dot is where it ends.
+function ranges({ state, facts, before, set, width, narrow }) {
+  const most = narrow ? 9 : 13, right = width - 64, wide = right - 7.4 * most - SIDE, x = (at) => SIDE + wide * (at - LOW) / (HIGH - LOW), top = 20;
   const now = place(facts.exact[0]), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
     const { label } = FORMATS[key], it = facts.formats[key], y = top + i * ROW, mid = y + ROW / 2, chosen = key === state.form;
-    const [least, normal, most] = [it.least, it.normal, it.most].map((words) => x(place(words)));
-    const beyond = it.kind === "inf" || (it.kind === "zero" && Number(facts.exact[0])) || (it.value.replace("-", "") === it.most && it.error !== "none");
+    const [least, normal, end] = [it.least, it.normal, it.most].map((words) => x(place(words)));
+    const dot = it.fits ? x(now) : Math.min(end, Math.max(least, x(now)));
     return pressable(h("svg:g", {},
       rect(0, y + 1, width, ROW - 2, { style: chosen ? "fill: var(--x-shade)" : "fill: transparent" }),
       text(4, mid + 4, label, { ...start, class: chosen ? "x-strong" : "" }),
       rect(least, mid - 4, normal - least, 8, { class: "x-idle" }),
-      rect(normal, mid - 7, most - normal, 14, { class: "x-box", style: grey(chosen ? 50 : 18) }),
-      h("svg:g", {}, h("svg:title", {}, `is ${it.value}`), h("svg:circle", { cx: x(now), cy: mid, r: beyond ? 6 : 4.5,
-        class: beyond ? "x-wrong" : it.kind === "subnormal" ? "x-open" : "x-handle" })),
-      verdict(width - 20, mid, it)),
+      rect(normal, mid - 7, end - normal, 14, { class: "x-box", style: grey(chosen ? 50 : 18) }),
+      dot !== x(now) && h("svg:path", { class: "x-idle", d: `M${dot} ${mid}H${x(now)}` }),
+      h("svg:g", {}, h("svg:title", {}, `is ${it.value}`), h("svg:circle", { cx: dot, cy: mid, r: it.fits ? 4.5 : 6,
+        class: !it.fits ? "x-wrong" : it.kind === "subnormal" ? "x-open" : "x-handle" })),
+      stored(right, mid, it, most), verdict(width - 20, mid, it)),
     `row ${key}`, `Look closely at ${label}: ${it.least} to ${it.most}`, () => set({ form: key }), chosen);
   });
   const line = draggable(h("svg:g", {},
@@ -194,10 +213,11 @@ function ranges({ state, facts, before, set, width }) {
     set: (to) => set({ number: sign + Number((10 ** to).toPrecision(2)) }) });
   const old = before && x(place(before.facts.exact[0]));
   return { floor: floor + 24, parts: [
-    text(SIDE, 13, "what each format reaches", { ...soft, ...start }), text(width, 13, plusOf(facts.exact[1]), { ...small, "text-anchor": "end" }),
+    text(SIDE, 13, narrow ? "it reaches" : "what each format reaches", { ...soft, ...start }),
+    text(right, 13, "it stores", { ...soft, "text-anchor": "end" }), text(width, 13, plusOf(brief(facts.exact[1], 7)), { ...small, "text-anchor": "end" }),
     h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
     h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide}` }),
-    [-40, -20, 0, 20].map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
+    (narrow ? [-30, 0, 30] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
       text(x(k), floor + 19, k ? raised(10, k) : "1", soft)]),
     old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };
 }
@@ -289,6 +309,7 @@ function ruler({ state, facts, set, width, narrow }, top) {
       : text(x(exact) - 12, top + 14, facts.exact[0], { ...small, "text-anchor": "end" }),
     h("svg:path", { class: "x-frame", d: `M${from} ${sums}H${to}`, opacity: 0.5 }), [...halves].map((at) => h("svg:path", { class: "x-frame", d: `M${at} ${sums - 9}v18`, "stroke-dasharray": "3 3" })),
     h("svg:g.x-answer", {}, arrow(x(sum), sums - 7, goal, base + 24, -1)),
+    far > around && h("svg:path", { class: "x-arrow", d: `M${x(sum) - 24 * right} ${sums + 6}l4 -12m4 0l-4 12` }), // the axis breaks
     far > around && text(x(sum) + 6 * right, sums + 18, far < 1e6 ? `${Math.round(far)} gaps away` : "far away", { ...small, "text-anchor": right > 0 ? "end" : "start" }),
     draggable(h("svg:g", {}, h("svg:circle", { cx: x(sum), cy: sums, r: 7, class: "x-handle", "data-id": "sum" }),
       h("svg:rect", { x: x(sum) - 22, y: sums - 16, width: 44, height: 36, fill: "transparent" })),

@@ -33,8 +33,9 @@ class Numbers(Explorable):
         """Say what the number becomes in each format, and what the sum is.
 
         ``formats`` has for each format its bits, the number that they stand for with
-        its neighbours below and above, the rounding error, the sum, and whether the
-        sum is what the number was, although something else was added.
+        its neighbours below and above, the rounding error, whether it is within the
+        format's reach, the sum, and whether the sum is what the number was, although
+        something else was added.
 
         Raises:
             ValueError: if a text is no number, or there is no such format.
@@ -51,6 +52,7 @@ class Numbers(Explorable):
             "exact": [decimal(-x if minus else x) for minus, x in typed],
             "formats": {key: _one(form, *typed) for key, form in FORMATS.items()},
         }
+        # The sum as fractions: what no format here can round.
         exact = sum(-x if minus else x for minus, x in typed)
         facts["exact"].append(decimal(exact))
         return {**facts, "summary": _summary(state, facts)}
@@ -114,6 +116,7 @@ def _one(
         "value": shown[1],
         "above": shown[2],
         "error": error,
+        "fits": size <= decode(form, form.top) and bool(size) == (value != 0),
         "sum": shown[3],
         "lost": bool(more[1]) and total == code and value is not None,
         "least": decimal(decode(form, 1)),
@@ -151,11 +154,16 @@ def _summary(state: dict, facts: dict) -> str:
         many = "s are" if near[1:] else " is"
         words += f"Its neighbour{many} {' and '.join(near)}. "
     words += f"Adding {more} gives {one['sum']}{', as before' * one['lost']}. "
-    lost = [FORMATS[key].label for key, f in facts["formats"].items() if f["lost"]]
+    labels = [(FORMATS[key].label, f) for key, f in facts["formats"].items()]
+    lost = [label for label, f in labels if f["lost"] and f["fits"]]
     if lost:
         words += f"It is rounded away in {', '.join(lost)}."
     else:
         words += f"Exactly it would be {exact}."
+    # A number beyond a format's end is no matter of rounding, so it is named apart.
+    beyond = [label for label, f in labels if not f["fits"]]
+    if beyond:
+        words += f" {number} does not fit in {', '.join(beyond)}."
     return words
 
 

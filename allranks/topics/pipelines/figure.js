@@ -207,17 +207,30 @@ const fields = [
   count("forward", "Forward takes", { range: [1, 9] }),
   count("input_gradient", "Input gradient takes", { range: [1, 9] }),
   count("weight_gradients", "Weight gradients take", { range: [1, 9] }),
-  { name: "step", label: "Moment", kind: "step", max: (f) => f.moments.length - 1 },
+  { name: "step", label: "Moment", kind: "step", film: true, max: (f) => f.moments.length - 1 },
 ];
 
-const TOP = 24, LANES = 144, HIGH = TOP + LANES + 2; // px: heading, lanes, both
+const TOP = 24, LANES = 136, HIGH = TOP + LANES + 2; // px: heading, lanes, both
 const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
 const piece = (x, y, width, height, hue, kind, more = {}) => rect(x, y, width, height, { class: "x-box", rx: 2,
   "stroke-dasharray": kind === "W" ? "3 2" : null, ...more, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%` });
 const red = (x, y, width, height, more) => rect(x, y, width, height, { class: "x-wait", rx: 0, style: "stroke: none", ...more });
-const bar = (x, y, width, more) => rect(x, y, width, 3, { rx: 0, style: "fill: var(--x-ink)", ...more });
+const bar = (x, y, width, more) => rect(x, y, width, 2, { rx: 0, style: "fill: var(--x-ink)", ...more });
 const took = (length, idle) => `: ${inUnits(length, 1)} units, idle ${share(idle)}`;
 const share = (part) => percent(Math.round(part * 1e6), 1e6).replaceAll(" ", "\u00a0");
+
+// Name each piece of work in a row, B0, or if `room` leaves too little beside its digits, 0:
+// then pieces in a row of the same micro-batch share one number, so that digits keep apart.
+function label(row, room, least) {
+  const small = (w) => room(w[3], w[4]) <= 11, runs = [];
+  row.forEach((w, n) => {
+    const last = row[n - 1];
+    if (last && last[1] === w[1] && last[4] === w[3] && small(last) && small(w)) runs.at(-1).push(n);
+    else runs.push([n]);
+  });
+  const middles = new Set(runs.map((run) => run[run.length >> 1]));
+  return row.map((w, n) => !small(w) ? w[0] + w[1] : middles.has(n) && room(w[3], w[4]) > least ? `${w[1]}` : "");
+}
 
 // Draw a schedule: for each rank a lane of work and waiting, and below it what the rank
 // holds. Return it with `thread`, which draws what a piece of work waited for. `scale` is
@@ -233,21 +246,20 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
       const from = free;
       free = stop;
       return (start - from) * scale > ticks / 2 && h("svg:g", {}, h("svg:title", {}, `rank ${rank}: ${say(row, from, home, ticks)}`),
-        red(x(from), y, x(start) - x(from), high, { "data-id": `${id} idle ${rank} ${n}` }));
+        red(x(from), y + high * 0.33, x(start) - x(from), high * 0.34, { "data-id": `${id} idle ${rank} ${n}` }));
     });
-    const works = row.map(([kind, i, stage, start, stop]) => {
+    const words = label(row, (start, stop) => x(stop) - x(start) - 7 * digits, narrow ? 4 : 2);
+    const works = row.map(([kind, i, stage, start, stop], n) => {
       const wide = x(stop) - x(start), middle = (x(start) + x(stop)) / 2, key = `${id} ${rank} ${kind} ${i} ${stage}`;
-      const words = wide > 13 + 7 * digits ? kind + i : wide > 0.5 + 7 * digits ? `${i}` : "";
       spots[[kind, i, stage]] = { rank, x: middle, y, key };
       return h("svg:g.x-work", { "data-batch": i }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
         piece(x(start), y, wide, high, hue, kind, { class: `x-box${start <= time && time < stop ? " x-chosen" : ""}`, "data-id": key, ...wide < 8 && { rx: 0, "stroke-width": 0.4 } }),
         stage >= rows.length && bar(x(start), y, wide, { "data-id": `bar ${key}` }),
-        words && text(middle, y + high / 2 + 4, words, { ...fine, "data-id": `t ${key}` }));
+        words[n] && text(middle, y + high / 2 + 4, words[n], { ...fine, "data-id": `t ${key}` }));
     });
     const stairs = changes(row).map(([at, by]) => `H${x(at)}V${foot - low * (held += by) / most / ticks}`);
     return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works,
       h("svg:path", { d: `M${left} ${foot}${stairs.join("")}`, style: `fill: ${hue}; opacity: 0.55` }),
-      rect(x(time), foot - low, Math.max(0, x(end) - x(time)), low, { rx: 0, style: "fill: var(--x-ground); opacity: 0.5", "data-id": `${id} later ${rank}` }),
       h("svg:path", { class: "x-frame", d: `M${left} ${foot}H${x(end)}` }),
       text(width, foot - low / 2 + 4, inUnits(peaks[rank], ticks), ends)];
   });
@@ -267,7 +279,7 @@ function legend(grids, y, width) {
   const soft = "var(--x-soft)", all = grids.flatMap(({ rows }) => rows.flat().flatMap(([kind, , stage]) => [kind, stage >= rows.length]));
   const marks = Object.entries(WORDS).map(([kind, words]) => [kind, words, (x, y) => piece(x, y, 14, 12, soft, kind)]);
   let x = 0;
-  return [...marks, [true, "later stage", (x, y) => bar(x, y + 4, 14)], ["F", "waits", (x, y) => red(x, y, 14, 12)],
+  return [...marks, [true, "later stage", (x, y) => bar(x, y + 4, 14)], ["F", "waits", (x, y) => red(x, y + 4, 14, 5)],
     ["F", "held", (x, y) => h("svg:path", { d: `M${x} ${y + 12}v-6h7v-5h7v11z`, style: `fill: ${soft}` })],
   ].filter(([kind]) => all.includes(kind)).map(([, words, mark]) => {
     const wide = 27 + 6.7 * words.length, from = x + wide > width + 8 ? 0 : x;
@@ -301,22 +313,25 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   const most = Math.max(...grids.map(({ peaks, ticks }) => Math.max(...peaks) / ticks));
   const drawn = grids.map((grid, n) => lanes(grid, { id: "ab"[n], top: n * HIGH, left, scale, width, most, narrow,
     time: units * grid.ticks }));
-  const now = x(units), edge = x(facts.length) + 6, foot = 2 * HIGH + 4, way = h("svg:g");
+  const now = x(units), edge = x(facts.length) + 6, foot = 2 * HIGH + 4, way = h("svg:g"), end = before && x(before.facts.length);
   // The threads of the pieces of work that a test picks out of a rank's row.
   const threads = (pick, sent) => grids.flatMap(({ rows, ticks }, n) => rows.flatMap((row) => pick(row, units * ticks)).flatMap((work) => drawn[n].thread(work, sent)));
   const step = (at) => Math.max(0, moments.findLastIndex((t) => t / ticks <= at + 1e-9));
-  const stage = picture(width, foot + (narrow ? 62 : 22), "",
+  const stage = picture(width, foot + (narrow ? 60 : 40), "",
     grids.map(({ name, said }, n) => h("svg:text", { x: 0, y: n * HIGH + 15 }, h("svg:tspan.x-strong", {}, name), said)),
     text(width, 14, narrow ? "held" : "micro-batches held, at most", ends), drawn.map(({ parts }) => parts),
-    before && h("svg:path.x-ghost", { d: `M${x(before.facts.length)} ${TOP - 4}V${TOP + LANES}` }),
-    h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), legend(grids, foot + (narrow ? 26 : 6), width),
+    // Where the step ended before the last change, if it did elsewhere.
+    before && Math.abs(end - x(facts.length)) > 1 && [h("svg:path.x-ghost", { d: `M${end} ${TOP - 4}V${HIGH}` }),
+      end - 40 > 7.2 * (grids[1] ? grids[1].name + grids[1].said : "").length && text(Math.min(end, width - 40), HIGH + 13, `before: ${inUnits(before.facts.length, 1)}`, { class: "x-small x-soft" })],
+    h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), legend(grids, foot + 24, width),
+    text(Math.min(now + 11, width - 62), foot + 15, `time ${inUnits(time, ticks)}`, starts),
     h("svg:g", { "pointer-events": "none" },
       h("svg:path", { d: `M${now} ${TOP - 3}V${HIGH}m0 ${TOP - 3}V${foot}`, "data-id": "line", stroke: "var(--x-ink)", "stroke-width": 2 }), threads((row, time) => row.filter((w) => time < w[4]).slice(0, 1)), way),
     draggable(h("svg:g", {}, h("svg:circle.x-handle", { cx: now, cy: foot, r: 7, "data-id": "knob" }),
       h("svg:rect", { x: now - 22, y: foot - 20, width: 44, height: 44, fill: "transparent" })),
     "moment", { label: "Moment, the line", now: moments.indexOf(time), low: 0, high: moments.length - 1, said: `time ${inUnits(time, ticks)}`,
       move: (by, start) => step(moments[start] / ticks + by / scale), step: (by) => moments.indexOf(time) + by, set: (step) => set({ step }) }),
-    draggable(h("svg:g", {}, rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
+    draggable(h("svg:g", {}, h("svg:title", {}, "Drag: more or fewer micro-batches"), rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
       h("svg:rect", { x: edge - 14, y: TOP, width: 28, height: LANES, fill: "transparent" })),
     "edge", { label: "Micro-batches, the right edge", now: M, low: 1, high: MOST.num_microbatches,
       move: (by, start) => start + Math.round(by / 24), step: (by) => M + by, set: (n) => set({ num_microbatches: n }) }));
@@ -333,7 +348,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     picture: stage,
     below: [
       h("p", {}, "The number is the micro-batch. Press one, or drag the line: threads lead from what a rank waited for, "
-        + "dashed ones from what it still waits for. Dotted: the end before your last change."),
+        + "dashed ones from what it still waits for. Dotted: the end before your last change. The bar at the right edge adds micro-batches."),
       table(`At time ${inUnits(time, ticks)} of ${inUnits(moments.at(-1), ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],
         rows.map((_, r) => [`rank\u00a0${r}`, facts.now[r], facts.held[r], peaks[r]])),
@@ -361,11 +376,12 @@ const ask = {
   options: (view) => guesses(view).map((part) => `${part} %`),
   answer: (view) => guesses(view).indexOf(idle(instead(view))),
   because: (view) => `With ${instead(view).count} they wait ${spell(instead(view))}; `
-    + `with the ${view.state.num_microbatches} drawn here, ${spell(view.facts)}.`,
+    + `with ${view.state.num_microbatches}, ${spell(view.facts)}: the wait is as long, the step is not.`,
+  show: (view) => ({ num_microbatches: instead(view).count }),
 };
 
 export default explorable({
-  name: "pipelines", title: "A pipeline's schedule: who works when, and who waits",
+  name: "pipelines", title: "A pipeline: who works, who waits",
   label: "A pipeline's schedule", fields, compute, draw, ask,
   sentence: "{num_ranks} ranks, {num_microbatches} micro-batches; forward takes {forward}, "
     + "backward {input_gradient} for the inputs and {weight_gradients} for the weights.",

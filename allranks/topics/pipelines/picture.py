@@ -20,7 +20,7 @@ NARROW_LEFT = 16  # on a phone, where a label is the rank's number
 SHARE = 42  # at the right: "100 %"
 # How deep a rank's colour is, in %, by kind of work. Digits in the page's ink keep a
 # contrast of 4.5:1 on each, light and dark.
-DEPTH = {"F": 14, "B": 38, "I": 38, "W": 26}
+DEPTH = {"F": 12, "B": 38, "I": 30, "W": 21}
 ROOM = 560  # for a schedule in a column
 _PRIME = "'"
 _SVG = re.compile("<svg.*?</svg>", re.DOTALL)
@@ -29,7 +29,7 @@ _DIGIT = re.compile(r'<text x="(\S+)" y="(\d+)" ([^>]*"middle"[^>]*)>(\d)</text>
 
 
 def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
-    """Draw who works on which micro-batch when; where a row is red, the rank waits.
+    """Draw who works on which micro-batch when; a red line is a rank that waits.
 
     A forward pass is a faint box and a backward pass a strong one, each with the number
     of its micro-batch. If backward is split, the weights' part is dashed. A bar on top
@@ -107,7 +107,7 @@ def _lanes(
         for start, end in zip(free, busy, strict=True):
             # Recorded times have small gaps.
             if (width := place(end) - place(start)) > 2:
-                parts.append(_box(place(start), y, width, WAITING, 30))
+                parts.append(_box(place(start), y + 9, width, WAITING, 30, high=8))
         for work in mine:
             x, width = place(work.start), place(work.end) - place(work.start)
             more = f";stroke:{color}" + ";stroke-dasharray:3 2" * (work.kind == "W")
@@ -126,9 +126,17 @@ def _lanes(
     return document(left + room + SHARE, num_ranks * ROW, label, parts, top=-2)
 
 
-def _box(x: int, y: int, width: int, color: str, depth: int, more: str = "") -> str:
+def _box(
+    x: int,
+    y: int,
+    width: int,
+    color: str,
+    depth: int,
+    more: str = "",
+    high: int = BOX,
+) -> str:
     """Return a box of a lane, filled as deep as its kind of work."""
-    size = f'x="{x}" y="{y}" width="{width}" height="{BOX}"'
+    size = f'x="{x}" y="{y}" width="{width}" height="{high}"'
     return f'<rect {size} style="fill:{color};fill-opacity:{depth / 100:g}{more}"/>'
 
 

@@ -131,6 +131,7 @@ const refusal = (order, name) => {
 
 const LINES = { DataParallel: ["Data-", "Parallel"] }; // of a name that is too long for its button
 const TITLES = { saved: "The model that saves", loaded: "The model that loads" };
+const KINDS = { Tensor: "whole tensors", DTensor: "parts" };
 const WHO = { saved: "The writer", loaded: "The reader" }, CHAR = 7.25, KEY = 21, VALUE = 24;
 const START = { "text-anchor": "start" }, END = { "text-anchor": "end" }, SOFT = { class: "x-small x-soft" }, MONO = { "font-family": "monospace", class: "x-small" };
 // A wrapper belongs to no rank, so it is grey; the outer, the deeper.
@@ -192,7 +193,7 @@ function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
   const cut = facts.repaired && !asking, key = Object.keys(SHAPES)[row], wide = (words) => CHAR * words.length + 5;
   const parts = [...order.map((name, i) => [PREFIX[name], i]).reverse(), [key, -1]];
   const kept = cut ? parts.slice(-1) : parts, size = (list) => list.reduce((sum, [words]) => sum + wide(words), 0);
-  const apart = facts.saved.values !== facts.loaded.values, mixed = apart && !asking && !cut;
+  const apart = facts.saved.values !== facts.loaded.values, mixed = apart && same < 0 && !other[order.length] && !asking && !cut;
   const kind = cut && apart ? "Tensor" : facts[which].values;
   const fresh = before && before.state[which].length < state[which].length && state[which].at(-1);
   const draw = (list, left, gone) => list.map(([words, i]) => {
@@ -216,8 +217,8 @@ function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
 function keys(view, at) {
   const { facts, set, width, narrow, asking } = view, works = facts.num > 0, cut = facts.repaired && !asking;
   const differ = !asking && !cut && facts.saved.prefix !== facts.loaded.prefix, middle = width / 2;
-  const kinds = { Tensor: " whole tensors", DTensor: " parts" }, mixed = !asking && !cut && !differ && facts.saved.values !== facts.loaded.values;
-  const [has, wants] = differ ? [", unexpected", ", missing"] : mixed ? [kinds[facts.saved.values], kinds[facts.loaded.values]] : ["", ""];
+  const mixed = !asking && !cut && !differ && facts.saved.values !== facts.loaded.values;
+  const [has, wants] = differ ? [", unexpected", ", missing"] : mixed ? [facts.saved, facts.loaded].map(({ values }) => ` ${KINDS[values]}`) : ["", ""];
   const heads = [["saved", `the file has${has}:`], ["loaded", `the model wants${wants}:`]];
   const agree = cut || facts.saved.prefix === facts.loaded.prefix && facts.saved.values === facts.loaded.values;
   const rows = Object.keys(SHAPES).map((_, row) => row);
@@ -256,7 +257,7 @@ function draw(view) {
   });
   const fold = (words, key, ...parts) =>
     h("details.x-fold", {}, h("summary", { "data-key": `fold ${key}` }, words), parts);
-  const drawing = picture(width, narrow ? 2 * side + below : side + below, "", sides, keys(view, at),
+  const drawing = picture(width, (narrow ? 2 : 1) * side + below + 2, "", sides, keys(view, at),
     !narrow && h("svg:path", { class: "x-arrow", d: `M${each + 2} ${side - 42}h28m-7 -5l7 5l-7 5` }));
   return {
     picture: narrow ? drawing : [drawing, ...torch(view)],
@@ -284,7 +285,12 @@ const ask = {
     const { raises, num } = compute({ ...state, repaired: false });
     return raises ? 1 : num > 0 ? 0 : 2;
   },
-  because: ({ facts }) => `The file has ${facts.saved.keys[0]}, and the reader wants ${facts.loaded.keys[0]}.`,
+  because({ facts: { saved, loaded } }) {
+    const [has, wants] = [saved, loaded].map(({ keys }) => keys[0]);
+    if (has !== wants) return `The file has ${has}, and the reader wants ${wants}.`;
+    if (saved.values === loaded.values) return `Both say ${has}.`;
+    return `Both say ${has}, but the file has ${KINDS[saved.values]} and the reader wants ${KINDS[loaded.values]}.`;
+  },
 };
 
 export default explorable({

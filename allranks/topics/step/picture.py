@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Iterator
 from html import escape
+from textwrap import wrap
 from typing import Any, NamedTuple
 
-from allranks.base.svg import LIGHT, RANK_COLORS, WAITING, write
+from allranks.base.svg import LIGHT, RANK_COLORS, WAITS, write
 from allranks.base.units import amount
 from allranks.topics.step.sums import KINDS, LAYOUTS, Step, step
 
@@ -70,8 +71,9 @@ def chart(layout: str, room: Room, longest: float) -> str:
     # Without a script the playhead stands where a rank holds most.
     line, bottom = found.peak[0] / longest * room.lane_width, room.height - 22
     parts.append(
-        f'<path data-line="{room.lane_width}" d="M{room.lane} 36V{bottom}" '
-        f'transform="translate({line:.1f} 0)" stroke="currentColor" stroke-width="2"/>'
+        f'<g data-line="{room.lane_width}" transform="translate({line:.1f} 0)">'
+        f'<path d="M{room.lane} 28V{bottom}" stroke="currentColor" stroke-width="2"/>'
+        f'<circle class="wall-knob" cx="{room.lane}" cy="28"/></g>'
     )
     for share in (0, 0.5, 1):
         place, time = room.lane + share * room.lane_width, share * longest
@@ -140,41 +142,43 @@ def _lane(
     """Draw what a rank computes, and below it what it sends meanwhile."""
     color, scale = RANK_COLORS[rank], room.lane_width / longest
     above = round(high * 0.6)
+    middle, foot = round(top + above / 2 + 5), top + above
+    words = [("wait", "waits")] + [(kind, kind) for kind in ("forward", "backward")]
     for kind, name, start, end in found.spans:
         x, wide = room.lane + start * scale, (end - start) * scale
         box = f'x="{x:.1f}" width="{wide:.1f}"'
         title = f"<title>{escape(name)}: {kind}, {amount(end - start, 's')}</title>"
         if kind == "wait":
-            style = f"fill:{WAITING};fill-opacity:0.3;stroke:{WAITING}"
-            box += f' y="{top}" height="{above}" style="{style}"'
+            box += f' y="{top}" height="{above}" style="{WAITS}"'
         elif kind == "send":
             style = f"fill:url(#{room.hatch}{rank});stroke:{color}"
             below = high - above - 5
-            box += f' y="{top + above + 5}" height="{below}" style="{style}"'
+            box += f' y="{foot + 5}" height="{below}" style="{style}"'
         else:
-            style = f"fill:{color};fill-opacity:{WORK[kind]};stroke:{color}"
-            box += f' y="{top}" height="{above}" style="{style};stroke-opacity:0.5"'
+            style = f"fill:{color};fill-opacity:{WORK[kind]}"
+            box += f' y="{top}" height="{above}" style="{style}"'
         yield f"<rect {box}>{title}</rect>"
-    for kind, words in {"forward": "forward", "backward": "backward"}.items():
+        if kind in WORK:  # a tick below the words, so that no line strikes them through
+            yield f'<path d="M{x:.1f} {foot - 8}v8" style="stroke:{color}"/>'
+        if kind == "step":  # its box is narrow, and nothing else is below it
+            yield write(
+                x + 2, round(foot + high * 0.2 + 8), "Adam", "start", room.size - 1
+            )
+    for kind, word in words:
         spans = [span for span in found.spans if span.kind == kind]
-        middle = (spans[0].start + spans[-1].end) / 2 * scale + room.lane
-        y = round(top + above / 2 + 5)
-        yield write(middle, y, words, size=room.size - 1)
-    # On a phone the word does not fit: the legend says what red is.
-    waits = [span for span in found.spans if span.kind == "wait"]
-    if waits and (waits[0].end - waits[0].start) * scale > 6 * room.size:
-        middle = (waits[0].start + waits[0].end) / 2 * scale + room.lane
-        yield write(middle, round(top + above / 2 + 5), "waits", size=room.size - 1)
+        if spans and (spans[-1].end - spans[0].start) * scale > 2.7 * room.size:
+            x = (spans[0].start + spans[-1].end) / 2 * scale + room.lane
+            yield write(x, middle, word, size=room.size - 1)
 
 
 def hatches(name: str) -> str:
-    """Return the patterns of what travels, one for each rank."""
+    """Return the patterns of what travels: one for each rank, and the legend's."""
     return "<defs>{}</defs>".format(
         "".join(
             f'<pattern id="{name}{rank}" width="6" height="6" '
             'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
             f'<path d="M0 3H6" style="stroke:{color};stroke-width:2.5"/></pattern>'
-            for rank, color in enumerate(RANK_COLORS[:WORLD_SIZE])
+            for rank, color in enumerate([*RANK_COLORS[:WORLD_SIZE], "currentColor"])
         )
     )
 
@@ -250,7 +254,7 @@ def page_figure() -> str:
         f'<figure class="wall-chart" data-facts="{escape(data)}">{panels}'
         f'<p class="wall-legend">A tank, from the bottom up: {legend} '
         f"A full one holds {amount(FULL, 'B')}. Hatched in a lane: gradients on their "
-        "way. Red: the rank waits. Darkest: Adam's step.</p></figure>"
+        "way. Red: the rank waits.</p></figure>"
     )
 
 
@@ -282,11 +286,13 @@ def sheet() -> str:
         parts.append(write(70, top + 10, title, "start", 26, bold=True))
         parts.append(f'<g transform="translate(70 {top + 28})">{drawn}</g>')
         top += room.height + 62
-        parts.append(write(70, top - 4, words(name), "start", 17))
-        top += 40
+        for line in wrap(words(name), 140):  # as wide as the paper in any font
+            parts.append(write(70, top - 4, line, "start", 17))
+            top += 22
+        top += 18
     x, top = 70, top + 4
     for kind in DEPTHS:
-        style = _look(kind, RANK_COLORS[0], "hatch0")
+        style = _look(kind, "currentColor", f"hatch{WORLD_SIZE}")
         box = f'x="{x}" y="{top - 16}" width="28" height="20"'
         parts.append(f'<rect {box} style="{style}"/>')
         parts.append(write(x + 38, top, kind, "start", 17))
@@ -301,4 +307,4 @@ def sheet() -> str:
     # Printers and drawing programs know no variables of a page.
     for rank, color in enumerate(LIGHT):
         svg = re.sub(rf"var\(--rank-{rank}, [^)]*\)", color, svg)
-    return re.sub(r"var\(--\w+, ([^)]*)\)", r"\1", svg)
+    return re.sub(r"var\(--[\w-]+, ([^)]*)\)", r"\1", svg)

@@ -12,7 +12,7 @@ from html import escape
 from typing import NamedTuple
 
 from allranks.base.picture import Picture, table
-from allranks.base.svg import RANK_COLORS, WAITING, write
+from allranks.base.svg import RANK_COLORS, WAITS, write
 from allranks.topics.timelines.sums import Job, Span, place, show_time, ticks
 
 LEFT, RIGHT = 58, 14  # px beside the lanes: the ranks' names, half a tick's label
@@ -20,7 +20,7 @@ NARROW, WIDE = 270, 620  # px that a lane has on a phone, and on a page
 MOST_BARS = 1000  # of all lanes; with more, the SVG would weigh too much
 FEW = 12  # ranks whose figures stand open below the picture
 _STYLE = (
-    f"<style>.lanes .red{{fill:{WAITING};fill-opacity:.3;stroke:{WAITING}}}"
+    f"<style>.lanes .red{{{WAITS}}}"
     "@container (max-width:600px){.lanes .wide{display:none}}"
     ".lanes td:not(:last-child){white-space:nowrap}</style>"
 )

@@ -1,6 +1,7 @@
 // Who is who: a cluster in which a process is chosen. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, pressable, draggable, code, table, whole, explorable } from "../kit/kit.js";
+import { HUES } from "../../base/svg.py";
 import { MOST, NAMED } from "./figure.py";
 
 const count = (number, thing) =>
@@ -158,6 +159,9 @@ const fields = [
     show: (s) => s.visible !== null },
 ];
 
+// There are as many hues as ranks in a machine of eight; a rank beyond them is grey, so
+// that no two have the same.
+const hue = (rank) => (rank < HUES.length ? rankColor(rank) : "var(--x-soft)");
 const upto = (n) => [...Array(n).keys()];
 const BRACE = 24, PLATE = 20, GPU = 26, LINK = 18, GAP = 12, PAD = 8, TALL = 70; // px
 
@@ -192,7 +196,7 @@ function machine(i, view, plan) {
     return pressable(h("svg:g", { "data-id": `rank${r}` },
       rect(x(local), carTop, wide, car, { rx: 5, class: "x-future" }),
       rect(x(local), carTop, wide, car, { rx: 5, class: `${lost ? "x-wrong" : "x-box"}${chosen ? " x-chosen" : ""}`,
-        style: `--hue: ${rankColor(r)}; --deep: ${chosen || local < counted ? 34 : 13}%` }),
+        style: `--hue: ${hue(r)}` }),
       car >= 36 ? [
         (words || numbers) && text(middle(local), carTop + car / 2 - 2, words ? `rank ${r}` : r, named),
         r === sought && text(middle(local), carTop + car / 2 - 2, words ? "rank ?" : "?", { class: `x-guess x-strong${digits}` }),
@@ -204,8 +208,8 @@ function machine(i, view, plan) {
     const local = facts.visible.indexOf(gpu), used = local >= 0 && local < n;
     const name = words ? (local < 0 ? "hidden" : `GPU ${gpu}${!used && pitch > 76 ? ", idle" : ""}`) : local < 0 ? "–" : gpu;
     return [
-      rect(x(gpu), gpuTop, wide, GPU, { class: used ? "x-box" : "x-idle", style: `--hue: ${rankColor(first + local)}; --deep: 12%` }),
-      used && h("svg:path", { d: `M${middle(local)} ${carTop + car}C${middle(local)} ${gpuTop} ${middle(gpu)} ${carTop + car} ${middle(gpu)} ${gpuTop}`, style: `stroke: ${rankColor(first + local)}; fill: none`, "stroke-width": 2 }),
+      rect(x(gpu), gpuTop, wide, GPU, { class: used ? "x-box" : "x-idle", style: `--hue: ${hue(first + local)}` }),
+      used && h("svg:path", { d: `M${middle(local)} ${carTop + car}C${middle(local)} ${gpuTop} ${middle(gpu)} ${carTop + car} ${middle(gpu)} ${gpuTop}`, style: `stroke: ${hue(first + local)}; fill: none`, "stroke-width": 2 }),
       text(middle(gpu), gpuTop + 17, name, { class: used ? "x-small" : "x-small x-soft" }),
     ];
   });
@@ -236,19 +240,19 @@ function brace(i, { state: { rank }, facts, width }, counted, { x, wide, top }) 
 }
 
 // The end of a machine's train: one drags it, or presses the place of the next process.
-function more(i, { state: { nodes, gpus_per_node, rank }, set }, { pitch, car, words }, { x, carTop, wide }) {
-  const n = nodes[i], edge = x(n) - (pitch - wide) / 2, free = n < gpus_per_node, reach = Math.min(14, pitch / 3), grip = pitch < 34 ? 6 : 10;
+function more(i, { state: { nodes, gpus_per_node }, facts: { node_rank, local_rank }, set }, { pitch, car, words }, { x, carTop, wide }) {
+  const n = nodes[i], edge = x(n) - (pitch - wide) / 2, free = n < gpus_per_node, reach = Math.min(14, pitch / 3), grip = 6;
   const resize = (to) => {
     const all = nodes.map((old, at) => (at === i ? to : old));
-    set({ nodes: all, rank: Math.min(rank, sum(all) - 1) });
+    // The frame stays on its process, whose rank changes with those before it.
+    set({ nodes: all, rank: rankOf(all, node_rank, Math.min(local_rank, all[node_rank] - 1)) });
   };
   const ghost = free && h("svg:g", { class: "x-next", onclick: () => resize(n + 1) },
     rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5, style: "fill: transparent" }), // so that it can be pressed
     text(x(n) + wide / 2, carTop + car / 2 + 5, words ? "+ process" : car > 11 ? "+" : "", { class: "x-small x-soft" }));
   return draggable(h("svg:g", {},
     h("svg:rect", { x: edge - reach, y: carTop, width: reach + (free ? wide : reach), height: car, fill: "transparent" }), ghost,
-    h("svg:rect", { x: edge - grip / 2, y: carTop + car * 0.16, width: grip, height: car * 0.68, rx: grip / 2, class: "x-knob" }),
-    car >= 36 && grip > 6 && [-7, 0, 7].map((dy) => h("svg:circle", { cx: edge, cy: carTop + car / 2 + dy, r: 1.5, class: "x-future" }))),
+    h("svg:rect", { x: edge - grip / 2, y: carTop + car * 0.2, width: grip, height: car * 0.6, rx: grip / 2, class: "x-knob" })),
   `edge${i}`, { label: `processes on node ${i}`, now: n, low: 1, high: gpus_per_node,
     said: count(n, "process"), move: (by, start) => Math.round(start + by / pitch),
     step: (by) => n + by, set: resize });
@@ -266,7 +270,9 @@ function equation({ state: { rank, nodes }, facts, set, narrow }, y) {
     step: (by) => rank + by, set: (to) => set({ rank: to }) });
   const words = narrow || !before ? `= ${before} before + local rank ${facts.local_rank}`
     : `= ${count(before, "process")} on the nodes before node ${facts.node_rank} + local rank ${facts.local_rank}`;
-  return h("svg:g", { class: "x-answer" }, handle, text(wide + 10, y + 4.5, words, { "text-anchor": "start" }));
+  const at = { "text-anchor": "start" };
+  return [h("svg:g", { class: "x-answer" }, handle, text(wide + 10, y + 4.5, words, at)),
+    text(1, y + 4.5, `rank ? = ? before + local rank ${facts.local_rank}`, { ...at, class: "x-guess" })];
 }
 
 // The command of the chosen process's node; its numbers are those of the drawing.
@@ -290,7 +296,7 @@ function draw(view) {
     ],
     after: narrow && [command(view)],
     below: [
-      h("p", {}, "Press a process to choose it; the deeper ones are counted in its rank. Dashed: a GPU without a process, or hidden from the job. "
+      h("p", {}, "Press a process to choose it; the braces count those before it. Its GPU has its hue; from rank 8 on, all are grey. Dashed: a GPU without a process, or hidden from the job. "
         + "Yellow: a process that finds no GPU."),
       others && h("p", {}, "Each node gets the command with its own number of processes:"),
       others && facts.commands.map((line, i) => code(line, `command${i}`)),

@@ -78,48 +78,62 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter: its place on the map, its page as a tree, its exercises."""
+    """A chapter: its place on the map, its pages as trees, its exercises.
+
+    The first page is the chapter's own, and the others are its section pages.
+    """
 
     place: chapter_map.Chapter
-    page: nodes.document = field(repr=False)
+    pages: tuple[nodes.document, ...] = field(repr=False)
     exercises: tuple[Exercise, ...]
     scripts: tuple[str, ...]
     slot: int = 0  # its place in the short courses; 0 if they leave it out
 
+    def findall(self, kind: type) -> Iterator[nodes.Node]:
+        """Yield the nodes of a kind on all of its pages."""
+        return (node for page in self.pages for node in page.findall(kind))
+
+    def unfolded(self) -> Iterator[nodes.Node]:
+        """Yield what its pages show without a click."""
+        return (node for page in self.pages for node in unfolded(page))
+
     @cached_property
-    def goals(self) -> nodes.paragraph | None:
-        """Find the sentence that says what a reader can do afterwards."""
-        paragraphs = self.page.findall(nodes.paragraph)
-        return next((p for p in paragraphs if p.astext().startswith(GOALS)), None)
+    def goals(self) -> dict[str, nodes.paragraph | None]:
+        """Find the sentence of each page that says what a reader can do afterwards."""
+        found = {}
+        for name, page in zip(self.place.pages, self.pages, strict=True):
+            texts = page.findall(nodes.paragraph)
+            found[name] = next((p for p in texts if p.astext().startswith(GOALS)), None)
+        return found
 
     @cached_property
     def questions(self) -> list[str]:
         """List the section titles that are questions."""
-        titles = [title.astext() for title in self.page.findall(nodes.title)]
+        titles = [title.astext() for title in self.findall(nodes.title)]
         return [title for title in titles if title.endswith("?")]
 
     @cached_property
     def quizzes(self) -> list[quiz]:
-        """List the quizzes of the page."""
-        return list(self.page.findall(quiz))
+        """List the quizzes of the pages."""
+        return list(self.findall(quiz))
 
     @cached_property
     def num_lines(self) -> int:
-        """Count the lines of code that the page shows unfolded."""
-        blocks = [b for b in unfolded(self.page) if isinstance(b, nodes.literal_block)]
+        """Count the lines of code that the pages show unfolded."""
+        blocks = [b for b in self.unfolded() if isinstance(b, nodes.literal_block)]
         code = [b for b in blocks if b.get("language") in CODE]
         return sum(len(block.astext().splitlines()) for block in code)
 
     @cached_property
     def num_words(self) -> int:
-        """Count the words that the page shows unfolded, but for code and quizzes."""
-        texts = [t.astext() for t in unfolded(self.page) if isinstance(t, nodes.Text)]
+        """Count the words that the pages show unfolded, but for code and quizzes."""
+        texts = [t.astext() for t in self.unfolded() if isinstance(t, nodes.Text)]
         return sum(len(re.findall(r"[A-Za-z][\w'’]*", text)) for text in texts)
 
     @cached_property
     def num_explorables(self) -> int:
         """Count the figures with controls."""
-        boxes = self.page.findall(nodes.container)
+        boxes = self.findall(nodes.container)
         return sum("explorable-box" in box.get("classes", ()) for box in boxes)
 
     @cached_property
@@ -128,7 +142,7 @@ class Chapter:
         kinds = nodes.figure, nodes.table, PendingGlueReference
         return sum(
             isinstance(node, kinds) or "picture-box" in node.get("classes", ())
-            for node in self.page.findall(nodes.Element)
+            for node in self.findall(nodes.Element)
         )
 
     @property
@@ -179,7 +193,7 @@ def read(root: Path, doctree: Callable[[str], nodes.document]) -> dict[str, Chap
     return {
         f"ch{place.number}": Chapter(
             place,
-            doctree(f"book/{place.name}"),
+            tuple(doctree(f"book/{name}") for name in place.pages),
             exercises(root, place.number),
             tuple(sorted(p.name for p in root.glob(f"scripts/ch{place.number}_*.py"))),
             course.get(place.name, {}).get("slot", 0),

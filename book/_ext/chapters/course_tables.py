@@ -59,14 +59,23 @@ class Builder:
         text = text or f"{chapter.place.number}. {title}"
         return nodes.reference("", text, refuri=uri, internal=True)
 
+    def pages(self, chapter: Chapter) -> list[nodes.reference]:
+        """Return links to a chapter's page and to its section pages."""
+        found = [self.page(chapter, chapter.place.title)]
+        for name, page in zip(chapter.place.pages[1:], chapter.pages[1:], strict=True):
+            title, uri = page.next_node(nodes.title).astext(), self.link(f"book/{name}")
+            found.append(nodes.reference("", title, refuri=uri, internal=True))
+        return found
+
     def sheet(self, chapter: Chapter) -> list[nodes.Node]:
         """Build a chapter's goals, its questions, and a table of facts."""
-        if chapter.goals is None:
-            raise ValueError(f'{chapter.place.name} does not say "After this page"')
         minutes, place = chapter.minutes, chapter.place
+        if silent := [name for name, goal in chapter.goals.items() if goal is None]:
+            raise ValueError(f'{silent[0]} does not say "After this page"')
         parts = ", ".join(f"{n} for {part}" for part, n in chapter.reading.items())
         before = [self.page(self.chapters[name]) for name in place.builds_on]
-        kinds = f"{len(chapter.quizzes)} on the page, {minutes['quizzes']} min"
+        where = "pages" if place.sections else "page"
+        kinds = f"{len(chapter.quizzes)} on the {where}, {minutes['quizzes']} min"
         read = f"{minutes['page']} min ({parts})"
         uri = self.link(f"notebooks/{place.name}")
         notebook = nodes.reference("", place.name, refuri=uri, internal=True)
@@ -77,7 +86,7 @@ class Builder:
                 if before
                 else [nodes.Text("how to train on one device")],
             ),
-            ("Page", [self.page(chapter, place.title), nodes.Text(f", {read}")]),
+            ("Page", [*commas(self.pages(chapter)), nodes.Text(f", {read}")]),
             ("Quizzes", [nodes.Text(kinds)]),
             ("Notebook", [notebook, nodes.Text(f", {minutes['notebook']} min")]),
             ("Exercises", exercise_lines(chapter)),
@@ -87,7 +96,8 @@ class Builder:
         asked = nodes.bullet_list("", bullet="-")
         for question in chapter.questions:
             asked += nodes.list_item("", nodes.paragraph("", question))
-        return [plain(chapter.goals, self.labels), asked, table([], body, (18, 82))]
+        goals = [plain(goal, self.labels) for goal in chapter.goals.values()]
+        return [*goals, asked, table([], body, (18, 82))]
 
     def plan(self, chapters: dict, parts: list[str], limit: int) -> list[nodes.Node]:
         """Build a row for each chapter, the sum, and how much time is left."""

@@ -4,7 +4,7 @@ Each card is a link. It shows the picture that opens the page, without its words
 says what a reader can do after the page: the first clause of the sentence that the page
 begins with, from its verb, since a heading above all cards says "you'll be able". All
 cards look alike, as a colour is a rank's. A card also names the chapters that it builds
-on. The lines show the same for the eye; a phone has one column and no lines. How long a
+on. Lines show the same for the eye; a phone has one column and no lines. How long a
 chapter takes is what the course sheet says, too: course_data computes it from the
 finished pages, so the map is drawn when all of them have been read.
 """
@@ -77,7 +77,8 @@ def card(root: Path, chapter: Chapter, minutes: Mapping[str, int] = EMPTY) -> Ca
     page = (root / "book" / f"{chapter.name}.md").read_text("utf8")
     own = sorted(root.glob(f"exercises/ex{chapter.number or 'none'}_*.py"))
     names = tuple(path.stem for path in own if re.fullmatch(r"ex\d+_\d+", path.stem))
-    quizzes = tuple(name for _, name in QUIZ.findall(page))
+    pages = [(root / "book" / f"{name}.md").read_text("utf8") for name in chapter.pages]
+    quizzes = tuple(name for text in pages for _, name in QUIZ.findall(text))
     return Card(chapter, goal_of(page), quizzes, names, minutes)
 
 
@@ -105,7 +106,7 @@ def draw(parts: dict[str, list[Card]], link: Link) -> str:
         body.append(f'<p class="map-part">{escape(caption)}</p>')
         body.append('<div class="map-grid" role="list">')
         for first in range(0, len(cards), COLUMNS):
-            if first and cards[0].chapter.number:
+            if cards[0].chapter.number:
                 body.append(strip([one.chapter for one in cards], first, needs))
             row = cards[first : first + COLUMNS]
             lefts = [None, *row]
@@ -150,9 +151,9 @@ def progress(one: Card) -> str:
 
 
 def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> str:
-    """Draw the lines from a row of a part's chapters to the next, from ``first`` on.
+    """Draw the lines into a row of a part's chapters, from ``first`` on.
 
-    What a chapter needs of another part is said on its card alone.
+    They come from the row above. What is needed from elsewhere has only its number.
     """
     places = {one.name.partition("_")[0]: i for i, one in enumerate(chapters)}
     rows = range(first - COLUMNS, first), range(first, first + COLUMNS)
@@ -174,9 +175,19 @@ def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> s
         lines.append(f'<path d="{path}"/>')
         where = f"left:{x2 / UNIT / COLUMNS:.1%}"
         tips.append(f'<span class="map-tip" style="{where}"></span>')
+    tags = []
+    for place, one in enumerate(chapters[first : first + COLUMNS], first):
+        near = *rows[0], place - 1
+        for number in needs[one.name.partition("_")[0]]:
+            if places.get(number) not in near:
+                where = f"left:{(place % COLUMNS + 0.5) / COLUMNS:.1%}"
+                words = f"from {number.removeprefix('ch')}"
+                tags.append(f'<span class="map-from" style="{where}">{words}</span>')
+    if not lines and not tags:
+        return ""
     box = f"0 0 {COLUMNS * UNIT} {HIGH}"
     svg = f'<svg aria-hidden="true" viewBox="{box}" preserveAspectRatio="none">'
-    drawn = f"{svg}{''.join(lines)}</svg>{''.join(tips)}"
+    drawn = f"{svg}{''.join(lines)}</svg>{''.join([*tips, *tags])}"
     return f'<div class="map-strip no-paper" aria-hidden="true">{drawn}</div>'
 
 
@@ -216,13 +227,15 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def note(minutes: Mapping[str, Mapping[str, int]], link: Link) -> nodes.paragraph:
     """Say what the times include, their sum, and where plans with them are."""
-    total = sum(sum(parts.values()) for parts in minutes.values())
+    exercises = sum(parts["exercises"] for parts in minutes.values())
+    rest = sum(sum(parts.values()) for parts in minutes.values()) - exercises
     uri = link("app_course")
     made = nodes.paragraph("", classes=["chapter-map-note"])
     made += nodes.Text(
-        "A page's minutes include its code and quizzes, and a notebook's include time "
-        f"to predict each result. All {len(minutes)} chapters with all exercises take "
-        f"about {round(total / 60)} hours. To teach them, see the "
+        "The times for pages include the code and quizzes; the times for notebooks "
+        f"include predicting each result. All {len(minutes)} chapters take about "
+        f"{round(rest / 60)} hours, and their exercises another "
+        f"{round(exercises / 60)}. To teach them, see the "
     )
     made += nodes.reference("", "course plans", refuri=uri, internal=True)
     made += nodes.Text(".")

@@ -1,8 +1,8 @@
 """What each tool finds of each hang: ``{hang-table}``, ``{hang-output}``, ``{hangs}``.
 
 All of it is read from book/_data/hangs.json, which ``python tests/bench hangs`` writes.
-``{hang-table} group`` is a heat map of the hangs within a process group, and
-``{hang-table} meeting`` of those that occur before there is one: the darker a cell, the
+``{hang-table} group`` is a table of the hangs within a process group, and
+``{hang-table} meeting`` of those that occur before there is one: the fuller a disc, the
 more its tool says. A cell shows a sign, and its tool tip says the verdict and the
 seconds, which screen readers read. ``{hang-output} py_spy ddp-uneven-inputs`` shows
 what a tool printed. The role ``{hangs}`` counts: ``{hangs}`detail.names``` are the
@@ -59,7 +59,7 @@ def count(found: dict, text: str) -> int:
 
 
 class HangTable(ClinicDirective):
-    """For each hang (row), what each tool (column) finds, as a heat map."""
+    """For each hang (row), what each tool (column) finds."""
 
     required_arguments = 1
 
@@ -105,17 +105,21 @@ class HangTable(ClinicDirective):
         note = nodes.paragraph(
             "", when.format(**data["machine"]), classes=["hang-note"]
         )
-        return [self.legend(some, wanted), table, note]
+        when = (
+            "after the ranks have met" if which == "group" else "before the ranks meet"
+        )
+        head = f"<b>{len(some)} of the {len(found)} hangs, {when}</b>"
+        return [self.legend(head, some, wanted), table, note]
 
-    def legend(self, some: dict, keys: list[str]) -> nodes.raw:
-        """Say what the signs mean that the table has."""
+    def legend(self, head: str, some: dict, keys: list[str]) -> nodes.raw:
+        """Say which hangs the table has, and what its signs mean."""
         used = {by_tool[key]["verdict"] for by_tool in some.values() for key in keys}
         parts = [
             f"<span>{mark(verdict)} {words}</span>"
             for verdict, (_, words) in SIGNS.items()
             if verdict in used
         ]
-        html = f'<p class="hang-legend">{"".join(parts)}</p>'
+        html = f'<p class="hang-legend">{head}{"".join(parts)}</p>'
         return nodes.raw("", html, format="html")
 
     def cell(self, finding: dict) -> list[nodes.Node]:
@@ -127,7 +131,7 @@ class HangTable(ClinicDirective):
 
 
 def mark(verdict: str, tip: str = "") -> str:
-    """Return the sign of a verdict on its depth of grey; only a tip is read aloud."""
+    """Return the sign of a verdict, as a disc; only a tip is read aloud."""
     name, (sign, _) = verdict.replace("/", ""), SIGNS[verdict]
     tip = f'<span class="hang-tip">{tip}</span>' if tip else ""
     return (

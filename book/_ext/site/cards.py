@@ -3,7 +3,7 @@
 Each row is a card, and each of its cells says which column it belongs to. ``book.css``
 does that; this module writes the columns' names into the cells, and the roles which a
 table loses in a browser when CSS takes its layout away. A table that fits a phone, as
-far as its longest words tell, stays as it is, and so does the heat map of the hangs,
+far as its longest words tell, stays as it is, and so does the table of the hangs,
 whose columns are compared.
 """
 

@@ -19,6 +19,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from book._ext.chapters.chapter_map import SECTION
 from book._ext.runs.one_file import one_file
 
 FILES = "_downloads"
@@ -95,14 +96,21 @@ def git(root: Path, *words: str) -> str:
 
 
 def files(root: Path, page: str) -> list[str]:
-    """List the notebook and scripts that belong to a page, as paths from the root."""
+    """List the notebook and scripts that belong to a page, as paths from the root.
+
+    They are those of the whole chapter; on a section page, the scripts that it shows.
+    """
     stem = Path(page).name
     notebook = f"notebooks/{stem}.ipynb"
     found = [notebook] if (root / notebook).is_file() else []
     every = f"{stem.partition('_')[0]}_*" if stem.startswith("ch") else stem
     scripts = sorted(path.name for path in root.glob(f"scripts/{every}.py"))
     scripts.sort(key=lambda name: name != f"{stem}.py")  # the chapter's own first
-    return found + [f"scripts/{name}" for name in scripts]
+    found += [f"scripts/{name}" for name in scripts]
+    if SECTION.fullmatch(stem):
+        text = (root / f"{page}.md").read_text("utf8")
+        found = [name for name in found if name in text]
+    return found
 
 
 def launches(repository: Repository, notebook: str) -> dict[str, str]:

@@ -102,7 +102,7 @@ def tag(
         first = next(doctree.findall(nodes.paragraph), None)
         about = shorten(first.astext() if first else title, 160, placeholder=" …")
         metatags += f'\n<meta name="description" content="{escape(about)}" />'
-    title = re.sub(r"^\d+\. ", "", title)  # the number stands above it
+    title = re.sub(r"^[\d.]+\. ", "", title)  # the number stands above it
     number = app.env.toc_secnumbers.get(page, {}).get("", ())
     above = f"Chapter {number[0]}" if number else ""
     above += ", live" if number and page.startswith("notebooks/") else ""

@@ -48,10 +48,12 @@ def test_the_page_shares_samples_out_as_python_does(explore):
     assert x.box.locator("svg .x-thread").count() == 4
     assert x.box.locator("svg .x-answer", has_text="the first 2 again").count()
     first = x.box.locator('svg [data-id="0 place 0"]')  # it is read in step 0
-    pale = first.locator("rect").get_attribute("style")
+    frame = x.box.locator('svg .x-frame[data-id^="dealt"]:visible')
+    before, look = frame.bounding_box(), first.locator("rect").get_attribute("style")
     first.click()
     assert x.summary == said(step=0)
-    assert first.locator("rect").get_attribute("style") != pale
+    assert frame.bounding_box()["x"] < first.bounding_box()["x"] < before["x"]
+    assert first.locator("rect").get_attribute("style") == look, "depth says no time"
     x.box.locator("svg .x-mine").last.click()  # the last rank's last sample
     assert x.summary == said(step=1)
     assert x.box.locator("td", has_text="(again)").count() == 2
@@ -83,9 +85,9 @@ def test_an_open_question_leaves_the_last_round_open(explore):
     assert "8 in all" in drawing.evaluate_all(of), "eight are dealt for certain"
     x.press("Next")
     words = drawing.evaluate_all(of)
-    assert words.count("?") == 4, "one place for each rank"
+    assert words.count("?") == 1, "a box for each rank would count the answer"
     assert "? in all" in words and "4 in all" not in words
-    assert not x.box.locator("svg .x-mine").evaluate_all(of)
+    assert len(x.box.locator("svg .x-mine").evaluate_all(of)) == 8, "those of step 0"
     x.box.locator(".x-ask").get_by_role("button", name="12", exact=True).click()
     words = drawing.evaluate_all(of)
     assert "4 in all" in words and "?" not in " ".join(words)
@@ -129,7 +131,10 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
 
 
 def test_the_largest_order_fits_a_phone(explore):
-    """199 samples on 16 ranks take no more space than ten: three steps are seen."""
+    """199 samples on 16 ranks take no more space than ten: three steps are seen.
+
+    Of the next epochs' orders, what fits is written, and the rest is counted.
+    """
     x = explore("book/ch5_ddp", "batches")
     height = x.box.locator("svg").first.bounding_box()["height"]
     x.fill("samples in the data set", 199)
@@ -137,6 +142,10 @@ def test_the_largest_order_fits_a_phone(explore):
     facts = Sampler(num_samples=199, world_size=16, batch_size=2).facts
     assert dealt(x) == flat([rank[:3] for rank in facts["batches"]])
     assert x.box.locator('svg [data-id^="0 place "]').count() == 13 * 16
+    later = drawn(x, 1)
+    assert len(later) >= 5 and later == facts["orders"][1][: len(later)]
+    rest = x.box.locator("svg").get_by_text(f"… {199 - len(later)} more", exact=True)
+    assert rest.count() == 2
     for _ in range(4):
         x.press("Next")
     assert dealt(x) == flat([rank[3:6] for rank in facts["batches"]])

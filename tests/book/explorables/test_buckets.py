@@ -1,5 +1,6 @@
 """Buckets and a reader's trace work by keyboard, in a 390 px wide window."""
 
+import re
 from pathlib import Path
 
 from allranks.topics import Buckets
@@ -111,3 +112,24 @@ def test_red_is_the_wait_and_each_bucket_gets_its_gradients(explore):
     x.page.keyboard.press("Space")
     x.fill("bucket_cap_mb, MiB", 1000)  # all in one: more is exposed
     assert chosen.bounding_box()["y"] < low - 5
+
+
+def test_a_guess_is_dragged_under_backward_and_stays_beside_the_answer(explore):
+    """The bar begins behind backward, and cannot be sent before it."""
+    x = explore("book/ch5_ddp", "buckets", asked=True)
+    facts, drawn = Buckets(**PAGE).facts, x.box.locator("svg").first
+    hides = re.compile(r"hidden: [\d.]+ ms\?")
+    assert not hides.search(drawn.text_content())
+    grip = x.box.get_by_role("slider", name="your guess: when all_reduce begins")
+    x.drag(grip, -40)
+    start = float(grip.get_attribute("aria-valuenow"))
+    assert facts["forward"] < start < facts["forward"] + facts["backward"]
+    assert hides.search(drawn.text_content())
+    grip.press("Home")
+    assert float(grip.get_attribute("aria-valuenow")) == facts["forward"]
+    x.press("This is my guess")
+    verdict = x.box.locator(".x-verdict").inner_text()
+    assert verdict.startswith("You said “nearly all of it”.")
+    assert "your guess" in drawn.text_content()
+    x.fill("Samples per rank", 2)  # another question
+    assert "your guess" not in drawn.text_content()

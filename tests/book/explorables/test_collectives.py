@@ -21,9 +21,13 @@ def test_steps_move_chunks_until_all_hold_the_sum(explore):
         x.press("Next", " ")
     assert "Done: each rank holds what all_reduce promises." in x.summary
     assert all(row.count("1111") == 4 for row in holdings(x))
-    x.field("Steps done").focus()
+    line = x.box.get_by_role("slider", name="Steps done, the line")
+    line.focus()
     x.page.keyboard.press("Home")
     assert "Before the first step." in x.summary
+    width = x.box.locator(".x-stage svg").bounding_box()["width"]
+    x.drag(line.locator("circle"), (width - 84) * 0.22 / 2.5)  # 220 µs of 2.5 ms
+    assert "Step 2, reduce" in x.summary
 
 
 def test_collective_and_algorithm_follow_each_other(explore):
@@ -46,7 +50,8 @@ def test_collective_and_algorithm_follow_each_other(explore):
     x.fill("Ranks, W", 900_000)
     assert "900000 ranks do not fit here: at most 8" in x.error
     x.fill("Ranks, W", 1)
-    assert "0 steps" in x.summary and x.field("Steps done").is_hidden()
+    assert "0 steps" in x.summary and x.button("Next").is_hidden()
+    assert x.box.get_by_role("slider", name="Steps done, the line").count() == 0
     x.press("Reset")
     assert "all_reduce by ring, 4 ranks" in x.summary and not x.error
 
@@ -76,6 +81,35 @@ def test_an_algorithm_is_chosen_by_its_lane_and_red_says_who_waits(explore):
     assert x.field("Algorithm").input_value() == "naive"
     focused = x.page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert focused == "naive: 2.46 ms"
+
+
+def test_what_each_rank_has_sent_grows_and_waits_for_the_answer(explore):
+    """Python says it; while the question is open, one sees that it is not said."""
+    x = explore("book/ch4_ranks", "collectives", asked=True)
+    said = x.box.locator("svg text:visible").filter(has_text="sent ")
+    assert said.all_text_contents() == ["sent ?"] * 4
+    x.press("6 MB")
+    assert said.all_text_contents() == ["sent 1 MB"] * 4
+    x.press("naive: 2.46 ms")
+    x.press("Next")
+    x.press("Next")
+    sent = Collectives(algorithm="naive", step=3).facts["sent"]
+    assert sent == [0, 4_000_000, 4_000_000, 4_000_000]
+    assert said.all_text_contents() == ["sent 0 B"] + ["sent 4 MB"] * 3
+    assert x.box.locator('svg [data-id^="sent "]').count() == 3
+
+
+def test_the_way_past_other_ranks_is_beside_their_cells(explore):
+    """In a ring, what the last rank sends to the first crosses no cell."""
+    x = explore("book/ch4_ranks", "collectives")
+    crossed = x.box.evaluate(
+        """box => [...box.querySelectorAll("svg path[stroke-linejoin]")].map((way) => {
+            const { left, right } = way.getBoundingClientRect();
+            return [...box.querySelectorAll("svg .x-box")].filter((cell) => {
+                const { left: from, right: to } = cell.getBoundingClientRect();
+                return right > from + 2 && left < to - 2; }).length; })"""
+    )
+    assert crossed == [0, 0]  # its ground and its hatch
 
 
 # Show a step, and return by how many px each part flies down to its place.

@@ -92,6 +92,22 @@ def test_what_the_link_is_busy_with_is_drawn(explore):
         assert abs(sum(parts[:2]) / sum(parts) - starting) < 0.03, name
 
 
+def test_what_is_marked_has_a_word(explore):
+    """The step before a change, the step without compression, and one winner."""
+    x = explore(PAGE, "compression")
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    drawing = x.box.locator(".x-stage svg")
+    assert drawing.get_by_text("without compression").count() == 1
+    assert drawing.get_by_text("50 GB/s = 400 Gb/s").count() == 1
+    assert not drawing.locator(".x-ghost").count()
+    x.fill("Ranks, W", 64)
+    assert drawing.locator(".x-ghost").count() > 1
+    assert drawing.get_by_text("before", exact=True).count() == 1
+    x.fill("B, GB/s per link", 0.4)
+    strong = drawing.locator("g[data-id^=row] text.x-strong").all_text_contents()
+    assert len(strong) == 2 and strong[0] == "No compression", "chosen, and fastest"
+
+
 def test_both_ends_stay_in_the_drawing(explore):
     """With 2 and 1,024 ranks, the slowest link and the fastest, all is inside."""
     x = explore(PAGE, "compression")

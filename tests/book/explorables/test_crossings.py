@@ -57,7 +57,7 @@ def test_a_reader_compares_with_a_real_machine_and_adds_an_algorithm(explore):
     x = explore("book/ch7_collectives", "crossings")
     dots = x.box.locator("svg circle[r='3.5']")
     assert dots.count() == 1  # that of the offer
-    x.press("compare with 8 real H100")
+    x.press("set to 8 real H100, and compare")
     real = Crossings(world_size=8, alpha_us=3.4, gb_per_s=450)
     assert x.summary == real.facts["summary"]
     assert x.field("Link").input_value() == "NVLink 4"
@@ -81,6 +81,22 @@ def test_the_answer_cannot_be_read_off_before_it_is_given(explore):
     assert shown.count() == 6
     words = x.box.locator(drawing).text_content()
     assert "100 µs" in words and "ring is fastest" in words
+
+
+def test_each_line_ends_beside_its_name(explore):
+    """All names stand at the right edge, however much slower an algorithm is."""
+    x = explore("book/ch7_collectives", "crossings")
+    for ranks in 4, 1024:
+        x.fill("Ranks, W", ranks)
+        edges = {}
+        for name in "naive", "tree", "ring":
+            line = x.box.locator(f"svg [data-id='way {name}']").bounding_box()
+            words = x.box.locator(".x-stage svg").get_by_text(name, exact=True).last
+            edges[name] = words.bounding_box()
+            assert line["x"] + line["width"] < edges[name]["x"]
+            assert abs(edges[name]["y"] + 8 - line["y"]) < 34
+        assert edges["naive"]["y"] < edges["tree"]["y"] < edges["ring"]["y"]
+        assert len({box["x"] for box in edges.values()}) == 1
 
 
 def test_all_bars_have_one_scale_of_time(explore):

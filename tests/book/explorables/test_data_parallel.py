@@ -14,7 +14,7 @@ def test_a_reader_steps_through_and_changes_the_sizes(explore):
     """The summary and the tables are Python's, and the picture fits on a phone."""
     x = explore("book/ch2_data_parallel", "data_parallel")
     assert x.summary == said()
-    for _ in range(2):
+    for _ in range(4):
         x.press("Next")
     x.unfold()
     assert x.summary == said(stage=4) and "Stage gather: All outputs" in x.summary
@@ -56,6 +56,23 @@ def test_the_film_is_a_slider_and_red_says_who_waits(explore):
     assert x.summary == said(stage=5) and (waits.count(), added.count()) == (3, 0)
 
 
+def test_what_the_arrows_carry_is_said(explore):
+    """On a phone beside the stage's name, on a wide page above the bars."""
+    x = explore("book/ch2_data_parallel", "data_parallel")
+    words = x.box.locator("svg").first.text_content
+    film = x.box.get_by_role("slider", name="stage, in the film")
+    film.focus()
+    x.page.keyboard.press("End")
+    assert " each" not in words()  # in the last stage nothing moves
+    for _ in range(2):
+        x.page.keyboard.press("ArrowLeft")
+    assert "backward: gradients of outputs, 160 MB each" in words()
+    x.fill("batch size (of all devices)", 5)  # shares of 2, 2, 1
+    assert "backward: gradients of outputs, 40 MB at most" in words()
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    assert "arrows: gradients of outputs, 40 MB at most" in words()
+
+
 def test_what_is_gathered_flies_from_where_it_was(explore):
     """The outputs of device 2 come from its own bar, and not when a size changes."""
     moved = """box => box.querySelector('[data-id="gathered 2"]').getAnimations()
@@ -67,7 +84,8 @@ def test_what_is_gathered_flies_from_where_it_was(explore):
     x = explore(
         "book/ch2_data_parallel", "data_parallel", reduced_motion="no-preference"
     )
-    x.press("Next")
+    for _ in range(3):
+        x.press("Next")
     boxes = x.box.locator('[data-id="2 5"]').bounding_box()
     x.page.wait_for_timeout(200)  # a change that follows at once is not animated
     x.press("Next")
@@ -85,6 +103,9 @@ def test_what_was_played_stands_beside_the_model(explore):
     x = explore("book/ch2_data_parallel", "data_parallel")
     stages = {"replicate": {"held": [1208, 408, 408, 0], "moved": [[0, 1, 400]]}}
     x.measure({"summary": "as a kernel says", "stages": stages})
+    for _ in range(2):
+        x.press("Next")
+    x.unfold()
     memory, moved = (x.box.locator("table").nth(i) for i in (0, 1))
     last = memory.locator("tbody tr").last.inner_text().split("\t")[1:]
     same = ["1.21 GB, the same", "408 MB, the same", "408 MB, the same"]
@@ -100,7 +121,7 @@ def test_the_drawing_keeps_the_answer_until_it_is_given(explore):
     bars = x.box.locator("svg .x-box:visible")
     words = x.box.locator("svg").first.text_content
     kinds = bars.count()
-    assert words().count("holds ?") == 4 and "at most" not in words()
+    assert words().count("8 samples, holds ?") == 4 and "at most" not in words()
     x.press("Next")
     assert bars.count() == kinds and words().count("holds ?") == 4
     x.press("device 0")

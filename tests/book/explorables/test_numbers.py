@@ -124,13 +124,18 @@ def test_the_sum_is_dragged_until_another_mark_is_nearer(explore):
 
 
 def test_marks_say_what_becomes_of_the_sum(explore):
-    """A tick, “lost” or “inf”, in each row; a number that does not fit is yellow."""
+    """A tick, “lost” or “inf”, in each row; a number that does not fit is yellow.
+
+    A row says what it stores; of a sum with a number that did not fit it says nothing.
+    """
     x = explore(PAGE, "numbers")
     marks = x.box.locator("svg [data-key^='row '] .x-answer")
     said = [words.split(" is ")[1] for words in marks.all_text_contents()]
     assert said == ["1.00010002", *["1, as beforelost"] * 5]
     x.fill("a number", "70000")
-    said = [words.split(" is ")[1] for words in marks.all_text_contents()]
-    assert said[3:] == ["infinf", "infinf", "448, as beforelost"]
+    assert marks.all_text_contents()[3:] == ["–"] * 3
+    rows = x.box.locator("svg [data-key^='row ']")
+    assert rows.nth(2).locator("text").all_text_contents() == ["bf16", "70144", "lost"]
+    assert rows.nth(5).locator("text").all_text_contents()[1:] == ["448", "–"]
     wrong = x.box.locator("svg [data-key^='row '] circle.x-wrong")
     assert wrong.count() == 3  # fp16, and both of fp8

@@ -1,5 +1,7 @@
 """Pipeline schedules work by keyboard, in a 390 px wide window."""
 
+from itertools import pairwise
+
 from allranks.topics import Pipeline
 
 PAGE = "book/ch6_model_parallel"
@@ -167,7 +169,35 @@ def test_the_question_is_what_more_micro_batches_do(explore):
     options = x.box.locator(".x-options button").all_inner_texts()
     assert options == ["13 %", "16 %", "27 %", "Just show me"]
     x.press("16 %")
-    assert "Yes. With 16 they wait 9 of 57 units; with the 8 drawn here, 9 of 33 " in (
-        x.box.inner_text()
-    )
+    said = "Yes. With 16 they wait 9 of 57 units; with 8, 9 of 33 units"
+    assert said in x.box.inner_text()
     assert round(100 * Pipeline(num_microbatches=16).facts["idle"]) == 16
+
+
+def test_the_answer_is_drawn_and_stays_until_the_figure_changes(explore):
+    """The edge goes to 16 micro-batches, and the old end is a dotted line."""
+    x = explore(PAGE, "pipelines", asked=True)
+    ghosts = x.box.locator("svg path.x-ghost")
+    assert ghosts.count() == 0
+    x.press("16 %")
+    assert x.field("Micro-batches").input_value() == "16" and ghosts.count() == 1
+    assert x.box.locator(".x-verdict").is_visible()
+    x.fill("Micro-batches", 15)
+    assert "You changed the figure." in x.box.inner_text()
+    x.press("Back to the question")
+    assert x.field("Micro-batches").input_value() == "8"
+    assert x.box.locator(".x-verdict").is_visible()
+
+
+def test_pieces_of_one_micro_batch_share_a_number_where_letters_have_no_room(explore):
+    """In ZBV on a wide page, numbers beside each other differ."""
+    x = explore(PAGE, "pipelines")
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    assert "F0" in x.box.locator("svg text").all_text_contents()
+    x.field("Schedule").select_option("ZBVZeroBubble")
+    row = x.box.locator("svg .x-work:has([data-id^='a 0 '])")
+    cells = row.evaluate_all("""all => all.map(one => [one.dataset.batch,
+        one.querySelector("text")?.textContent ?? ""])""")
+    for (batch, words), (following, more) in pairwise(cells):
+        assert words in ("", batch) and not (batch == following and words and more)
+    assert {words for _, words in cells} >= set("01234567")

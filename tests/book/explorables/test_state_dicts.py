@@ -104,3 +104,14 @@ def test_shards_have_the_colours_of_their_ranks(explore):
     assert [f"--rank-{rank}," in styles[rank] for rank in (0, 1)] == [True, True]
     assert len(styles) == 4 and drawn.locator(".x-wrong").count() == 4
     assert drawn.locator("g:has(.x-wrong) > text.x-on-wrong").count() == 0
+
+
+def test_one_mismatch_is_marked_at_a_time(explore):
+    """Torch speaks of the keys first, and so does the drawing."""
+    x = explore(PAGE, "state_dicts")
+    x.press("The writer wraps in FSDP2")
+    drawn = x.box.locator("svg")
+    assert (
+        drawn.locator("g:has(> .x-wrong) > text").all_text_contents() == ["module."] * 2
+    )
+    assert drawn.locator(".x-wrong").count() == 2

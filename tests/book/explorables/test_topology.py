@@ -32,7 +32,7 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
     x.fill(VISIBLE, "3,1")
     facts = WhoIsWho.compute([2, 1], 4, 2, "3,1")
     assert x.summary == facts["summary"]
-    *each, here = x.box.locator(".x-code code").all_inner_texts()
+    here, *each = x.box.locator(".x-code code").all_inner_texts()
     assert each == facts["commands"] and here == f"On node 1: {each[1]}"
     assert x.box.locator(".x-code b").all_inner_texts() == ["2", "1"]
     x.press("Reset")
@@ -140,9 +140,22 @@ def test_the_question_is_about_the_framed_process(explore):
         assert question in x.box.locator(".x-ask").inner_text()
         framed = x.box.locator(".x-stage [data-id^=rank]:has(.x-chosen)")
         assert framed.get_attribute("data-id") == f"rank{rank}"
-        guess = x.box.locator(".x-stage .x-guess:visible")
+        guess = x.box.locator(".x-stage [data-id^=rank] .x-guess:visible")
         assert guess.count() == 1 and framed.locator(".x-guess:visible").count() == 1
         options = x.box.locator(".x-options button").all_inner_texts()
         assert len(options) == 4 and f"rank {rank}" in options
         x.press(f"rank {rank}")
         assert "Yes. " in x.box.locator(".x-ask").inner_text()
+
+
+def test_no_two_ranks_have_one_hue_and_depth_says_nothing(explore):
+    """From rank 8 on, all are grey; a chosen process is framed, and not deeper."""
+    x = explore("book/ch4_ranks", "topology")
+    x.fill("Processes per node (--nproc-per-node)", "8")
+    x.press("rank 12 local 4, node 1, GPU 4")
+    boxes = x.box.locator(".x-stage [data-id^=rank] .x-box")
+    looks = boxes.evaluate_all("""all => all.map(one => [
+        one.style.cssText, getComputedStyle(one).fill])""")
+    hues = [style for style, _ in looks]
+    assert len(set(hues[:8])) == 8 and set(hues[8:]) == {"--hue: var(--x-soft);"}
+    assert len({fill for _, fill in looks[8:]}) == 1

@@ -11,6 +11,7 @@ from allranks.topics.loader.sums import (
     depths,
     enough,
     load_times,
+    rates,
     simulate,
 )
 
@@ -142,3 +143,17 @@ def test_cores_that_all_share_are_used_up():
     most = bounds(60.0, 20.0, 6, cores=2, on_core=True)
     assert most["cores"] == 25.0
     assert 0.97 * 25 < 1000 * 400 / found[-1].done <= 25
+
+
+@settings(max_examples=100, deadline=None)
+@given(times, times, st.integers(0, 6), st.integers(1, 4), st.booleans())
+def test_without_the_start_the_bounds_are_reached(load, step, workers, ahead, own):
+    """With a core for each process, the rate is the least bound."""
+    shared = workers + 1, own
+    played = simulate([load] * (60 + workers * ahead), step, workers, ahead, *shared)
+    per_s, model_waits, workers_wait = rates(played, 60, workers)
+    assert per_s == pytest.approx(min(bounds(load, step, workers, *shared).values()))
+    assert model_waits == pytest.approx(1 - per_s * step / 1000, abs=NEAR)
+    assert 0 <= workers_wait + NEAR < 1
+    if workers == 1:
+        assert workers_wait == pytest.approx(1 - per_s * load / 1000, abs=0.05)

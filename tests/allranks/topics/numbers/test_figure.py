@@ -15,6 +15,18 @@ def test_what_is_added_to_one_is_lost_in_all_formats_but_float32():
     assert "gives 1, as before." in facts["summary"]
 
 
+def test_what_does_not_fit_is_named_and_not_said_to_be_lost():
+    """65504 is fp16's largest number, and e4m3, without an infinity, ends at 448."""
+    facts = Numbers(number="70000").facts
+    fits = [key for key, one in facts["formats"].items() if one["fits"]]
+    assert fits == ["fp32", "tf32", "bf16"]
+    said = "in fp32, tf32, bf16. 70000 does not fit in fp16, fp8 e5m2, fp8 e4m3."
+    assert facts["summary"].endswith(said)
+    tiny = Numbers(number="1e-30").facts["formats"]
+    assert tiny["bf16"]["fits"] and not tiny["fp16"]["fits"]
+    assert all(one["fits"] for one in Numbers(number="0").facts["formats"].values())
+
+
 def test_nothing_is_lost_if_nothing_is_added():
     assert not any(one["lost"] for one in Numbers(add="0").facts["formats"].values())
     minus = Numbers(number="-256", add="-1", form="bf16").facts
