@@ -181,9 +181,11 @@ function knife({ state: { stage }, set, width }) {
     move: (by, start) => Math.round(start + by / PITCH), step: (by) => stage + by, set: (next) => set({ stage: next }) });
 }
 
-// A bar per rank of what it holds, and what of it does not fit.
-function tank(r, { state: { gpu_gb, stage }, facts }, { x, column }, y) {
-  const until = Math.max(1e9 * gpu_gb, ...facts.each.map(([peak]) => peak)), scale = (column - 2) / until, limit = 1e9 * gpu_gb;
+// A bar per rank of what it holds, and what of it does not fit; dotted, what it was at most
+// before the last change.
+function tank(r, { state: { gpu_gb, stage }, facts, before }, { x, column }, y) {
+  const was = before?.facts.each[before.state.stage][0] ?? 0;
+  const until = Math.max(1e9 * gpu_gb, was, ...facts.each.map(([peak]) => peak)), scale = (column - 2) / until, limit = 1e9 * gpu_gb;
   const held = facts.memory[facts.at], total = sum(held), end = x(r) + limit * scale;
   let left = x(r);
   return [KINDS.map((_, i) => {
@@ -194,7 +196,8 @@ function tank(r, { state: { gpu_gb, stage }, facts }, { x, column }, y) {
   }),
   rect(x(r), y, facts.each[stage][0] * scale, 18, { class: "x-idle", rx: 0, "data-id": `most ${r}` }),
   total > limit && [rect(end, y, (total - limit) * scale, 18, { class: "x-wrong", rx: 0, "data-id": `over ${r}` }),
-    (total - limit) * scale > 60 && text(end + (total - limit) * scale / 2, y + 13, "too much", { class: "x-small x-on-wrong" })],
+    (total - limit) * scale > 76 && text(end + (total - limit) * scale / 2, y + 13, "does not fit", { class: "x-small x-on-wrong" })],
+  was > 0 && h("svg:path.x-ghost", { d: `M${x(r) + was * scale} ${y - 3}v24`, "data-id": `was ${r}` }),
   h("svg:path.x-line", { d: `M${end} ${y - 3}v24`, "data-id": `limit ${r}` })];
 }
 
