@@ -58,6 +58,7 @@ LAYERS = {
     "topics.memory": ("base", "topics.buckets", "topics.kit"),
     "topics.numbers": ("base", "topics.kit"),
     "topics.pipelines": ("base", "live", "topics.kit"),
+    "topics.sharding": ("base", "topics.kit"),
     "topics.state_dicts": ("base", "live", "topics.kit"),
     "topics.step": (
         "base",
