@@ -73,8 +73,7 @@ def track(net, optimizer, x, y, step=step) -> dict[str, Counter]:
     tracker, found = MemTracker(), {}
     tracker.track_external(net, optimizer, x, y)
 
-    def note(moment: str) -> None:
-        which = "peak" if moment == "peak" else "current"
+    def note(moment: str, which="current") -> None:
         found[moment] = Counter()
         for kinds in tracker.get_tracker_snapshot(which).values():
             for kind, size in kinds.items():
@@ -82,7 +81,7 @@ def track(net, optimizer, x, y, step=step) -> dict[str, Counter]:
 
     with tracker:
         step(net, optimizer, x, y, note)
-    note("peak")
+    note("peak", "peak")
     return found
 
 

@@ -122,8 +122,8 @@ def test_the_script_prints_a_line_for_each_way(capsys):
     _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == ["plain", "ours", "torchs"]
     for row in rows:
-        _, kept, wanted, *_ = row.split()
-        assert kept == wanted
+        _, kept, wanted, peak, seconds, *_ = row.split()
+        assert kept == wanted and float(peak) > float(kept) and float(seconds) > 0
         assert float(re.search(r"(\S+), loss=", row)[1]) < 1e-6
     assert len({row.split("loss=")[1][:6] for row in rows}) == 1
 
