@@ -322,7 +322,7 @@ function draw(view) {
 
 // How the peak changes with each remedy, and what a layer keeps.
 function below({ state, facts }) {
-  const { num_params: n, per_parameter: [weight, master, states, gradient], saved, longer } = facts;
+  const { per_parameter: [weight, master, states, gradient], saved, longer } = facts;
   const ways = Object.keys(CHECKPOINTING).flatMap((checkpointing) => [1, CHUNKS].map((loss_chunks) => ({ checkpointing, loss_chunks })));
   return [
     h("p", {}, "Time goes from left to right, and each part of the step is as high as the most that it holds. Point at one to see what that is; "
@@ -337,8 +337,8 @@ function below({ state, facts }) {
       const spans = stepOf(settled({ ...state, ...way })), top = spans[peakOf(spans)];
       return [CHECKPOINTING[way.checkpointing], way.loss_chunks > 1 ? CHUNKS : "no", B(total(top)), place(top)];
     })),
-    table(`What each layer keeps for backward, without a checkpoint`, ["what", "bytes"], saved.map(([what, bytes]) => [what, B(bytes)])),
-    table(`The parts of the step, ${counted(n)} parameters`, ["part", ...KINDS], facts.spans.filter(([, name]) => !/[1-9]\d*$/.test(name))
+    table("What each layer keeps for backward, without a checkpoint", ["what", "bytes"], saved.map(([what, bytes]) => [what, B(bytes)])),
+    table("The parts of the step; of its blocks, the first", ["part", ...KINDS], facts.spans.filter(([, name]) => !/[1-9]\d*$/.test(name))
       .map((span) => [capital(place(span)), ...span[4].map((bytes) => (bytes ? B(bytes) : "–"))])),
   ];
 }
