@@ -45,7 +45,7 @@ class Replicas(Alone):
         self.model = nn.parallel.DistributedDataParallel(net, **how)
 
 
-def layers(net: GPT) -> list[list[nn.Module]]:
+def layers(net: nn.Module) -> list[list[nn.Module]]:
     """Return a GPT's units, in the order in which forward needs them."""
     blocks = [[block] for block in net.blocks]
     return [[net.bytes, net.places], *blocks, [net.norm, net.head]]

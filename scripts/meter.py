@@ -11,8 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SIGNS = {"_allgather_base_": "G", "_reduce_scatter_base_": "S"}
-SIGNS["allreduce_"] = "A"
+SIGNS = {
+    "_allgather_base_": "G",
+    "_reduce_scatter_base_": "S",
+    "allreduce_": "A",
+}
 
 
 class Meter(TorchDispatchMode):
