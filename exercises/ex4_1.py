@@ -3,9 +3,9 @@
 Ranks: 1, 4
 Minutes: 10
 
-Each rank needs to know its node and its GPU. torchrun tells it, but here Slurm or MPI
-started the ranks, so nothing has set `LOCAL_RANK`. A rank knows only the name of its
-own host.
+Each rank needs to know its node and its GPU. torchrun would tell it both, but here
+Slurm or MPI started the ranks, so nothing has set `LOCAL_RANK`. A rank knows only the
+name of its own host.
 
 `ex4_1(host)` is called on every rank, with this name. Return `(node_rank, local_rank)`:
 

@@ -4,7 +4,7 @@ Ranks: 1, 4
 Minutes: 15
 
 `dist.all_gather` wants tensors of equal shapes. If they differ, gloo may end the
-process. What if each rank has another number of rows?
+process. What if each rank has a different number of rows?
 
 `ex4_3(x)` is called on every rank. On rank r, `x` has the shape `(n_r, D)`. `n_r`
 differs from rank to rank and may be 0; `D` and the dtype are the same on all. Return,

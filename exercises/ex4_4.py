@@ -11,9 +11,9 @@ each rank holds only some of them.
 samples of all ranks, as two Python floats, the same on every rank. `std` is the square
 root of the mean squared distance from the mean.
 
-Samples are float32 or integers. They may be large and close together, such as 10,000 ±
-1. Then the mean of the squares minus the square of the mean loses all digits in
-float32.
+Samples are float32 or integers. They may be large and close together, such as 10,000
+and 10,001. Then the mean of the squares minus the square of the mean loses all digits
+in float32.
 
 Hint 1: Which numbers of a rank can be added up over ranks? Is its mean one of them?
 What is the mean of no samples?

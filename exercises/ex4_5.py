@@ -4,14 +4,14 @@ Ranks: 1, 2, 3, 4
 Minutes: 30
 Level: hard
 
-Write the sum of `dist.all_reduce` yourself, as a ring does it.
+Write `dist.all_reduce` for a sum yourself, as a ring does it.
 
 `ex4_5(x)` is called on every rank with a tensor of shape `(n,)`, the same on all ranks.
 After the call, every rank's `x` holds the sum over the W ranks. Write into `x` in
 place; integers must stay integers.
 
-- Rank r sends only to rank (r + 1) % W, with `isend`. It receives only from rank (r -
-  1) % W, with `recv` or `irecv`.
+- Rank r sends only to rank `(r + 1) % W`, with `isend`. It receives only from rank
+  `(r - 1) % W`, with `recv` or `irecv`.
 - Cut `x` into W chunks. There are 2 (W − 1) steps, and every rank sends one chunk in
   each.
 - So a rank sends at most 2 (W − 1) ⌈n / W⌉ numbers. That is about 2 n, however many

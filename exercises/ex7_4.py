@@ -6,8 +6,8 @@ Level: hard
 
 There are `nodes` machines, with L = W / nodes ranks each: ranks 0 to L − 1 are on the
 first machine, and so on. Replace `x` (n,) by the sum over all W ranks, in place. For
-this, make two kinds of groups: one group for each node, and one group for each place in
-a node. The network between the nodes is slow, so each rank may pass at most ⌈n / L⌉
+this, make two kinds of groups: one group for each node, and one group for each local
+rank. The network between the nodes is slow, so each rank may pass at most ⌈n / L⌉
 numbers to collectives across nodes. Don't use a collective over all ranks, unless there
 is only one node, or only one rank per node.
 
@@ -17,7 +17,7 @@ the sum.
 Hint 1: After a sum inside a node, all its ranks hold the same. So what does each of
 them need to add up with the other nodes?
 Hint 2: Rank r adds up chunk r % L with those ranks of other nodes that have the same
-place. Then each rank of a node has another complete chunk.
+local rank. Then each rank of a node has a different complete chunk.
 Hint 3: Every rank has to call `new_group` for every group, its own or not. In a
 `broadcast`, `src` is the rank in the job, not in the group.
 """

@@ -10,8 +10,8 @@ of parameters, and the parameters are equal on all ranks. In each step, instead 
 
 - `run(loss, sync=False)` only accumulates, without a collective.
 - After `run(loss)`, each gradient is the mean over the ranks of what they have
-  accumulated, this step included. A rank that has no gradient of a parameter counts as
-  0. If no rank has a gradient, it stays None.
+  accumulated, this step included. A rank that has no gradient of a parameter counts
+  with a 0. If no rank has a gradient, it stays None.
 - For each bucket, call `dist.all_reduce(flat, async_op=True)` once, with the gradients
   of the bucket's parameters and nothing else. Send the buckets in the order of the
   list, on all ranks.

@@ -15,8 +15,8 @@ at most one batch that it has not trained on yet.
 Hint 1: When may a rank stop? Not when its own stream has ended.
 Hint 2: Before each step all ranks tell one another whether they have a batch. To know
 that, a rank has to take its next batch first.
-Hint 3: `batch = next(stream, None)`, and an all_reduce with `dist.ReduceOp.MAX` of 0 or
-1. If the result is 0, all return together.
+Hint 3: `batch = next(stream, None)`, and an all_reduce of 0 or 1 with
+`dist.ReduceOp.MAX`. If the result is 0, all return together.
 """
 
 

@@ -180,7 +180,7 @@ def test_numbers_are_fresh_at_each_try(reader):
 def test_the_form_takes_the_numbers_that_it_shows(reader, base):
     """What the answer and the slips display is accepted, also where it is rounded."""
     reader.base = base
-    reader.open("book/ch9_data")
+    reader.open("book/ch9_1_packing")
     quiz = reader.quiz("ch9_mean")
     field = quiz.get_by_label("Your answer (to 2 decimal places)")
 

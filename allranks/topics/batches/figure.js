@@ -262,7 +262,9 @@ function deal(view) {
       "data-id": `${epoch} mine ${rank} ${k}`, "data-from": now ? `${epoch} place ${place}` : null },
     h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
     card(slot, sample, need, gone ? "x-idle" : "x-box", look, again && "again")),
-    asked && h("svg:g", { class: "x-guess" }, card(slot, "?", 10, "x-idle")));
+    // One box across all trays: a box for each rank would count the answer.
+    asked && rank === 0 && h("svg:g", { class: "x-guess" },
+      card([slot[0], slot[1], tray.left(W - 1) - tray.left(0) + slot[2], slot[3]], "?", 10, "x-idle")));
   });
   const first = facts.step * size * W, after = Math.min(first + size * W, read * W);
   const dealt = !facts.steps ? [] : round === null || Math.floor(round / size) !== facts.step ? framed(first, after, at, cards)

@@ -350,6 +350,7 @@ function stepPicture(view) {
     path(`M${x(before.facts.total)} ${COMPUTES}V${AXIS}`, "x-ghost")),
     h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width), guessed(view, x)),
     computing(facts, x),
+    x(facts.buckets[0][3]) - EDGE > wide("buckets:") && text(EDGE, SENDS + 25, "buckets:", { ...left, class: "x-small x-strong x-answer" }),
     x(facts.forward) > 113 && ["A gradient falls", "into a bucket. Full,", "it is sent, when", "the link is free."]
       .map((line, i) => text(EDGE, COMPUTES + LANE + 24 + 16 * i, line, { ...left, class: "x-small x-soft x-answer" })),
     axis(facts, x, until), view.asking && guessing(view, x, until), choosing(view));

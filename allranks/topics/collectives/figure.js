@@ -180,7 +180,7 @@ const fields = [
 
 const ROWS = 250, LANES = 104, LEGEND = 18; // px: what ranks hold; the race below it
 const tint = (hue, deep) => `color-mix(in srgb, ${hue} ${deep}%, var(--x-ground))`;
-const RED = tint("var(--x-red)", 30), SMALL = { class: "x-small" };
+const RED = "color-mix(in srgb, var(--x-red) calc(100% * var(--waiting-depth, 0.3)), var(--x-ground))", SMALL = { class: "x-small" };
 const note = (x, y, words, look = "") => text(x, y, words, { "text-anchor": "start", class: `x-small ${look}` });
 const fill = (d, paint) => d && h("svg:path", { d, style: `fill: ${paint}` });
 let flown = ""; // the step that was drawn last: a chunk flies once

@@ -95,6 +95,10 @@ export function compute(state) {
     waits: STAGES.map((stage) => devices.map((i) => stage !== "start"
       && i >= (["loss", "step"].includes(stage) ? 1 : shares.length))),
     fullest: devices.map((i) => Math.max(...totals.map((row) => row[i]))),
+    runs_out: devices.map((i) => {
+      const stage = totals.findIndex((row) => row[i] > state.memory_mb);
+      return stage < 0 ? null : stage;
+    }),
     sent_by_0: through(0),
     sent_to_0: through(1),
     ddp: 2 * (num_devices - 1) * param_mb / num_devices,
@@ -115,6 +119,7 @@ const fields = [
   bounded("input_mb", "input of a sample (MB)"),
   bounded("activation_mb", "activations of a sample (MB)"),
   bounded("output_mb", "outputs of a sample (MB)"),
+  bounded("memory_mb", "memory of a device (MB)"),
   { name: "loss_inside", label: "loss inside of forward", kind: "flag" },
   { name: "stage", label: "stage", kind: "step", film: true, max: () => STAGES.length - 1,
     said: (s) => STAGES[s.stage] },
@@ -122,9 +127,10 @@ const fields = [
 
 // The kinds of memory: a letter where the word does not fit, and a depth that differs
 // from its neighbours'. W, S and G stay as they are in every figure about memory.
-const LETTERS = "WSGIAOL", DEEP = [36, 26, 17, 6, 12, 28, 9];
+const LETTERS = "WSGIAOL", DEEP = [36, 26, 16, 4, 12, 28, 20];
 const FILM = 46, ROWS = 236, ROOM = 22, WAITS = 62; // px: frames of the film, all bars, below device 0, at the right
 const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
+const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
 const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
 const shade = (deep) => ({ style: `--deep: ${deep}%` });
 
@@ -162,9 +168,10 @@ function named(kind, x, width, y, high, plate) {
 // step. What has just come is hatched in the hue of where it comes from; the gradients that
 // have been added up are striped in the hues of all.
 function bar(device, view, { edge, scale, high, y: place }) {
-  const { state: { stage: at }, facts, before } = view, y = place(device), ghost = before?.facts.fullest[device];
+  const { facts, before } = view, at = view.asking ? 0 : view.state.stage, y = place(device), ghost = before?.facts.fullest[device];
+  const full = edge + view.state.memory_mb * scale, seen = { ...view, state: { ...view.state, stage: at } };
   let x = edge;
-  const parts = PARTS.map((_, kind) => pieces(view, device, kind).map(([size, id, hue]) => {
+  const parts = PARTS.map((_, kind) => pieces(seen, device, kind).map(([size, id, hue]) => {
     const start = x, width = size * scale, box = [start, y, width, high];
     x += width;
     if (!size) return null;
@@ -174,11 +181,12 @@ function bar(device, view, { edge, scale, high, y: place }) {
       added ? facts.shares.map((_, from) => rect(start, y + from * band, width, band, { class: "x-box", rx: 0,
         style: `--hue: ${rankColor(from)}; --deep: 36%`, "data-id": `added ${from}`, "data-from": `${from} 2` }))
         : hue ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
-      named(kind, start, width, y, high, hue || added)];
+      named(kind, start, Math.min(x, full) - start, y, high, hue || added)]; // beyond are other words
   }));
-  if (view.asking) return [ // what it holds is the answer
-    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`), `: ${samples(facts.shares[device] ?? 0)}, holds ?`),
-    rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 })];
+  if (view.asking) return h("svg:g", { style: `--hue: ${rankColor(device)}` }, // what it will hold is the answer
+    h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`),
+      `: ${mb(facts.totals[0][device])}, then ${samples(facts.shares[device] ?? 0)}: ?`),
+    rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 }), parts);
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
     // The weights that replicate sends leave from here.
     !device && STAGES[at] !== "replicate" && rect(edge, y, facts.memory[at][0][0] * scale, high, { fill: "none", "data-id": "sent" }),
@@ -190,7 +198,17 @@ function bar(device, view, { edge, scale, high, y: place }) {
       text(view.width - 26, view.narrow ? y - 4 : y + high / 2 - 3, "waits", small)],
     rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
     ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y}v${high}` }),
-    parts);
+    parts,
+    x > full && rect(full, y, x - full, high, { class: "x-wrong", rx: 0, "data-id": `over ${device}` }),
+    x > full + wide("does not fit") && high > 13 && text((full + x) / 2, y + high / 2 + 4, "does not fit", { class: "x-small x-on-wrong" }));
+}
+
+// Draw how much memory each device has, through all of them; what passes it does not fit.
+function limit({ state: { memory_mb }, width }, { edge, top, until, scale, y }) {
+  const words = `memory: ${mb(memory_mb)}`, x = edge + Math.min(memory_mb, until) * scale, floor = top + ROWS + 12;
+  if (memory_mb > until) return text(width - 2, floor - 9, `${words} each →`, { ...right, class: "x-small x-strong" });
+  return [h("svg:path", { d: `M${x} ${y(0) - 3}V${floor}`, style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "limit" }),
+    text(Math.max(edge + wide(words) / 2, Math.min(x, width - wide(words) / 2)), floor - 7, words, { class: "x-small x-strong", style: OVER })];
 }
 
 // Bracket what device 0 needs beyond any other.
@@ -200,7 +218,7 @@ function excess({ facts: { fullest: [first, second = first] }, width }, { edge, 
   const words = `${mb(first - second)} more than the others`, half = wide(words) / 2;
   return h("svg:g", { class: "x-answer" },
     h("svg:path", { class: "x-arrow", d: `M${from} ${at - 3}v6m0 -3H${to}m0 -3v6` }),
-    text(Math.max(edge + half, Math.min((from + to) / 2, width - half)), at + 15, words, { class: "x-small x-strong" }));
+    text(Math.max(edge + half, Math.min((from + to) / 2, width - half)), at + 15, words, { class: "x-small x-strong", style: OVER }));
 }
 
 // Name what moves in this stage, or return "".
@@ -278,6 +296,7 @@ function draw(view) {
       film(view, place),
       text(edge - 8, top + 6, "host", { ...right, class: "x-small x-soft", "data-id": stage === "scatter" ? null : "host" }),
       devices.map((i) => bar(i, view, place)),
+      limit(view, place),
       excess(view, place),
       arrows(view, place),
       !narrow && carried(view) && text(width - 2, place.y(0) - 4, `arrows: ${carried(view)}`, { ...right, class: "x-small x-soft" }),
@@ -304,8 +323,8 @@ const ask = {
   question: "The batch is shared out evenly. Which device runs out of memory first?",
   options: ["device 0", "device 1", "All fill up alike."],
   answer: ({ facts: { fullest: [first, second = first] } }) => (first > second ? 0 : first < second ? 1 : 2),
-  because: ({ facts: { fullest } }) => `Device 0 holds up to ${mb(fullest[0])} in a step`
-    + `${fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}` : ""}.`,
+  because: ({ state, facts: { fullest, runs_out: [stage] } }) => `Of ${mb(state.memory_mb)}, device 0 needs ${mb(fullest[0])}`
+    + `${fullest.length > 1 ? `, device 1 ${mb(fullest[1])}` : ""}${stage === null ? ": it fits" : `; ${STAGES[stage]} fails`}.`,
   show: { stage: 0 }, // so that one walks through the step from its start
 };
 

@@ -20,6 +20,7 @@ BOUNDS = {
     "activation_mb": (0, 200),
     "output_mb": (0, 100),
     "stage": (0, 8),
+    "memory_mb": (100, 80_000),
 }
 OPTIMIZERS = {"SGD": 0, "SGD with momentum": 1, "Adam": 2}  # numbers per parameter
 MOST_PLAYED = 100_000  # MB on all virtual GPUs together; 8 KiB stand for each MB
@@ -37,6 +38,7 @@ class DataParallelForward(Explorable):
         optimizer: a key of ``OPTIMIZERS``.
         loss_inside: whether the module itself computes the loss and returns it.
         stage: the stage to look at, an index of ``STAGES``.
+        memory_mb: what a device has room for, in MB.
     """
 
     name = "data_parallel"
@@ -50,6 +52,7 @@ class DataParallelForward(Explorable):
     optimizer = traitlets.Unicode("Adam").tag(sync=True)
     loss_inside = traitlets.Bool(False).tag(sync=True)
     stage = traitlets.Int(0).tag(sync=True)
+    memory_mb = traitlets.Int(2000).tag(sync=True)
 
     @staticmethod
     def compute(**state: Any) -> dict[str, Any]:
@@ -57,8 +60,9 @@ class DataParallelForward(Explorable):
 
         ``memory[stage][device]`` has the MB of each of ``PARTS``, and ``moves[stage]``
         lists [from, to, MB]. ``waits[stage][device]`` says whether a device has nothing
-        to do. ``backward`` is the moment before the gradients are added
-        up.
+        to do. ``runs_out[device]`` is the first stage in which it holds more than
+        ``memory_mb``, or None. ``backward`` is the moment before the gradients are
+        added up.
 
         Raises:
             ValueError: if a number lies outside of its ``BOUNDS``, or there is no such
@@ -74,6 +78,7 @@ class DataParallelForward(Explorable):
             known = ", ".join(OPTIMIZERS)
             raise ValueError(f"no optimizer {state['optimizer']}: there are {known}")
         devices, param_mb = range(state["num_devices"]), state["param_mb"]
+        room = state["memory_mb"]
         step = Step(
             shares(state["batch_size"], len(devices)),
             param_mb,
@@ -93,6 +98,10 @@ class DataParallelForward(Explorable):
             "waits": [[step.waits(stage, i) for i in devices] for stage in STAGES],
             "totals": totals,
             "fullest": [max(column) for column in zip(*totals, strict=True)],
+            "runs_out": [
+                next((i for i, held in enumerate(column) if held > room), None)
+                for column in zip(*totals, strict=True)
+            ],
             "sent_by_0": sum(size for source, _, size in between if source == 0),
             "sent_to_0": sum(size for _, target, size in between if target == 0),
             "ddp": ring_bytes(len(devices), param_mb),
@@ -186,4 +195,7 @@ def cases() -> list[dict]:
         for value in values
     ]
     bad += [(0, 9, *first[2:]), (40, 9, *first[2:]), (0, *first[1:8], 9)]
-    return [dict(zip(keys, state, strict=True)) for state in (*good, *many, *bad)]
+    rooms = itertools.cycle((100, 969, 2000, 2888, 80_000))
+    states = [(*state, next(rooms)) for state in (*good, *many, *bad)]
+    states += [(*first, room) for room in (99, 80_001)]
+    return [dict(zip(keys, state, strict=True)) for state in states]

@@ -35,6 +35,13 @@ export function asking(name, ask, el, apply, about) {
     verdict.focus({ preventScroll: true });
   }
 
+  function earned() {
+    const { guess, right, options } = asked, said = options[guess];
+    if (guess === null) return "";
+    return guess === right ? `You said ${quote(said)}: right. `
+      : said ? `You said ${quote(said)}; it was ${quote(options[right])}. ` : `It was ${quote(options[right])}. `;
+  }
+
   const faces = {
     open: () => [h("p", {}, h("b", {}, asked.question)), h("div.x-options", {},
       ask.guess ? button("This is my guess", () => choose(ask.guess(latest)))
@@ -46,7 +53,8 @@ export function asking(name, ask, el, apply, about) {
         : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
       return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
     },
-    changed: () => [h("p.x-options", {}, h("span", {}, "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
+    // What the reader has earned stays, in a line.
+    changed: () => [h("p.x-options", {}, h("span", {}, earned(), "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
       button("Ask me about this one", () => {
         begin(latest);
         el.classList.add("x-asking");

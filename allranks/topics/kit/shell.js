@@ -11,7 +11,7 @@ import { sharing } from "./share.js";
 import { asking } from "./ask.js";
 
 const NARROW = 560; // px: below, a drawing stacks what stands side by side above
-const GESTURE = 800; // ms: changes that follow faster are one
+const GESTURE = 800; // ms: changes that follow faster are one, and so is a drag
 let number = 0; // makes ids unique where a page holds several explorables
 
 // Build an explorable from these parts:
@@ -45,7 +45,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
       const waiting = new Map(); // from a field's input to the change that was refused
       let quiet = false, facts = null, before = null, shown = null, changed = 0;
-      let pressed = false, since = 0, watch = null; // an answer of the kernel is awaited
+      let pressed = false, since = 0, watch = null, tallest = 0; // an answer of the kernel is awaited
       const save = () => isLost(model) || model.save_changes();
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
       const stage = h("div.x-stage"), after = h("div.x-after"), below = h("div.x-below");
@@ -99,8 +99,12 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
         if (said && input && !["file", "range"].includes(input.type)) waiting.set(input, { wanted, said });
         // A measurement stays valid for every step, but not after any other change.
         const real = Object.keys(next).some((name) => !views.includes(name));
-        if (real && Date.now() - changed > GESTURE) before = shown;
-        if (real) changed = Date.now();
+        if (real) { // a drag is one change, however slow it is
+          const { held } = el.dataset;
+          if (held === "new" || (held === undefined && Date.now() - changed > GESTURE)) before = shown;
+          if (held === "new") el.dataset.held = "moved";
+          changed = Date.now();
+        }
         quiet = true;
         for (const [name, value] of Object.entries(next)) model.set(name, value);
         if (real) {
@@ -164,8 +168,15 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
           JSON.stringify(now) === JSON.stringify(model.get("initial")));
         paint();
         if (summary.textContent !== facts.summary) summary.textContent = facts.summary;
-        summary.tabIndex = summary.scrollHeight > summary.clientHeight + 1 ? 0 : -1;
+        keepRoom();
         report();
+      }
+
+      // The summary is never cut, and keeps the room of its longest words: what stands below
+      // it does not come up again under a finger.
+      function keepRoom() {
+        tallest = Math.max(tallest, summary.offsetHeight);
+        summary.style.setProperty("--x-tallest", `${tallest}px`);
       }
 
       function paint() {
@@ -216,7 +227,10 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const watcher = new ResizeObserver(() => {
         if (stage.clientWidth === width || !facts) return;
         width = stage.clientWidth;
+        summary.style.removeProperty("--x-tallest");
+        tallest = 0;
         paint();
+        keepRoom();
       });
       watcher.observe(stage);
       return () => {
@@ -231,12 +245,13 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
 }
 
 // Frame what has the focus for those who use keys, and not under a mouse that drags it.
-// data-held: a slider, on the drawing or below it, is being dragged.
+// data-held: a slider, on the drawing or below it, is being dragged: "new" until that
+// changes something.
 function followHand(el) {
   el.addEventListener("pointerdown", ({ target }) => {
     el.dataset.by = "pointer";
     if (!target.closest("[role=slider], input[type=range]")) return;
-    el.dataset.held = "";
+    el.dataset.held = "new";
     const free = () => { delete el.dataset.held; };
     for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, free, { once: true });
   });

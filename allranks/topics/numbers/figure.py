@@ -52,6 +52,7 @@ class Numbers(Explorable):
             "exact": [decimal(-x if minus else x) for minus, x in typed],
             "formats": {key: _one(form, *typed) for key, form in FORMATS.items()},
         }
+        # The sum as fractions: what no format here can round.
         exact = sum(-x if minus else x for minus, x in typed)
         facts["exact"].append(decimal(exact))
         return {**facts, "summary": _summary(state, facts)}
@@ -159,6 +160,7 @@ def _summary(state: dict, facts: dict) -> str:
         words += f"It is rounded away in {', '.join(lost)}."
     else:
         words += f"Exactly it would be {exact}."
+    # A number beyond a format's end is no matter of rounding, so it is named apart.
     beyond = [label for label, f in labels if not f["fits"]]
     if beyond:
         words += f" {number} does not fit in {', '.join(beyond)}."

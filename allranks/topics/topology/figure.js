@@ -240,11 +240,12 @@ function brace(i, { state: { rank }, facts, width }, counted, { x, wide, top }) 
 }
 
 // The end of a machine's train: one drags it, or presses the place of the next process.
-function more(i, { state: { nodes, gpus_per_node, rank }, set }, { pitch, car, words }, { x, carTop, wide }) {
+function more(i, { state: { nodes, gpus_per_node }, facts: { node_rank, local_rank }, set }, { pitch, car, words }, { x, carTop, wide }) {
   const n = nodes[i], edge = x(n) - (pitch - wide) / 2, free = n < gpus_per_node, reach = Math.min(14, pitch / 3), grip = 6;
   const resize = (to) => {
     const all = nodes.map((old, at) => (at === i ? to : old));
-    set({ nodes: all, rank: Math.min(rank, sum(all) - 1) });
+    // The frame stays on its process, whose rank changes with those before it.
+    set({ nodes: all, rank: rankOf(all, node_rank, Math.min(local_rank, all[node_rank] - 1)) });
   };
   const ghost = free && h("svg:g", { class: "x-next", onclick: () => resize(n + 1) },
     rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5, style: "fill: transparent" }), // so that it can be pressed

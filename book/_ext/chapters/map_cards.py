@@ -227,13 +227,15 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def note(minutes: Mapping[str, Mapping[str, int]], link: Link) -> nodes.paragraph:
     """Say what the times include, their sum, and where plans with them are."""
-    total = sum(sum(parts.values()) for parts in minutes.values())
+    exercises = sum(parts["exercises"] for parts in minutes.values())
+    rest = sum(sum(parts.values()) for parts in minutes.values()) - exercises
     uri = link("app_course")
     made = nodes.paragraph("", classes=["chapter-map-note"])
     made += nodes.Text(
-        "A page's minutes include its code and quizzes, and a notebook's include time "
-        f"to predict each result. All {len(minutes)} chapters with all exercises take "
-        f"about {round(total / 60)} hours. To teach them, see the "
+        "The times for pages include the code and quizzes; the times for notebooks "
+        f"include predicting each result. All {len(minutes)} chapters take about "
+        f"{round(rest / 60)} hours, and their exercises another "
+        f"{round(exercises / 60)}. To teach them, see the "
     )
     made += nodes.reference("", "course plans", refuri=uri, internal=True)
     made += nodes.Text(".")

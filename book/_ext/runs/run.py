@@ -87,7 +87,7 @@ class Run(SphinxDirective):
             refdoc=self.env.docname,
             refwarn=True,
         )
-        link += nodes.inline("", "How to read such an output")
+        link += nodes.inline("", "How to read this output")
         return [link]
 
     def block(self, text: str, language: str, *classes: str) -> nodes.literal_block:

@@ -234,6 +234,17 @@ def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, p
         assert frame <= 700 and stage >= frame / 2, press
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_summary_is_cut(explore, width):
+    """However much a figure has to say, all of it is in sight, and its room stays."""
+    x = explore("book/ch5_ddp", "buckets")
+    x.page.set_viewport_size({"width": width, "height": 800})
+    summary = x.box.locator(".x-summary")
+    summary.evaluate("one => { one.textContent = 'all of it '.repeat(60); }")
+    assert summary.evaluate("one => one.scrollHeight <= one.clientHeight + 1")
+    assert summary.evaluate("one => getComputedStyle(one).overflowY") == "visible"
+
+
 def test_the_address_is_the_picture(explore):
     """What a reader changed is in the address: a link or a reload shows just that."""
     x = explore("book/ch5_ddp", "buckets")

@@ -20,6 +20,7 @@ SMALL = {
     "optimizer": "SGD with momentum",
     "loss_inside": False,
     "stage": 0,
+    "memory_mb": 2000,
 }
 CHANGES = [
     {},
@@ -83,6 +84,14 @@ def test_only_device_0_holds_anything_between_steps():
     outside, others = x.facts["fullest"][:2]
     x.loss_inside = True
     assert x.facts["fullest"][0] < outside and x.facts["fullest"][1] >= others
+
+
+def test_a_device_runs_out_in_the_first_stage_that_needs_more():
+    """What is just full still fits."""
+    x = DataParallelForward()
+    assert x.facts["runs_out"] == [STAGES.index("gather"), None, None, None]
+    x.memory_mb = x.facts["fullest"][0]
+    assert x.facts["runs_out"] == [None] * 4
 
 
 def test_no_device_waits_that_moves_or_computes_something():
