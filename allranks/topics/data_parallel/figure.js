@@ -181,7 +181,7 @@ function bar(device, view, { edge, scale, high, y: place }) {
       added ? facts.shares.map((_, from) => rect(start, y + from * band, width, band, { class: "x-box", rx: 0,
         style: `--hue: ${rankColor(from)}; --deep: 36%`, "data-id": `added ${from}`, "data-from": `${from} 2` }))
         : hue ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
-      named(kind, start, width, y, high, hue || added)];
+      named(kind, start, Math.min(x, full) - start, y, high, hue || added)]; // beyond are other words
   }));
   if (view.asking) return h("svg:g", { style: `--hue: ${rankColor(device)}` }, // what it will hold is the answer
     h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`),

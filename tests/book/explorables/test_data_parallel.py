@@ -121,9 +121,9 @@ def test_the_drawing_keeps_the_answer_until_it_is_given(explore):
     bars = x.box.locator("svg .x-box:visible")
     words = x.box.locator("svg").first.text_content
     kinds = bars.count()
-    assert words().count("8 samples, holds ?") == 4 and "at most" not in words()
+    assert words().count("then 8 samples: ?") == 4 and "at most" not in words()
     x.press("Next")
-    assert bars.count() == kinds and words().count("holds ?") == 4
+    assert bars.count() == kinds and words().count("samples: ?") == 4
     x.press("device 0")
-    assert x.summary == said(stage=0) and "holds ?" not in words()
+    assert x.summary == said(stage=0) and "samples: ?" not in words()
     assert bars.count() > kinds and "device 0: 1.2 GB, at most 2.89 GB" in words()
