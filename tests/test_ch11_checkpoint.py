@@ -139,6 +139,11 @@ def test_products_are_as_many_as_predicted(flags):
         again = way in ("ours", "torch, to the end", "torch")
         assert counted.attentions.count(False) == args.layers * (1 + again)
         assert counted.attentions.count(True) == args.layers
+        attention = args.layers * tokens * 2 * args.tokens * args.width
+        total = counted.operations + attention * (3 + again)
+        numbers = ch11_selective.by_torch(args)[way][1:]
+        ratio = total / (3 * (forward + attention))
+        assert script.forecast(args, *numbers)[1] == pytest.approx(ratio)
 
 
 def test_a_module_that_draws_anew_would_be_found():

@@ -54,3 +54,11 @@ def test_the_peak_is_lower_by_gradients_if_it_is_in_the_step(capsys):
 def test_wrong_flags_are_refused_in_a_sentence():
     with pytest.raises(SystemExit, match=r"^--words 9: must be 256 to 65536, for"):
         script.parse_args(["--words", "9"])
+
+
+def test_the_most_is_of_all_moments_and_not_of_the_last():
+    """The last gradient is that of the first layer, which is the smallest."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 64))
+    optimizer = script.InBackward(net.parameters(), torch.optim.SGD)
+    net(torch.ones(2, 4)).sum().backward()
+    assert optimizer.most == 4 * 64 * 4
