@@ -25,7 +25,7 @@ ALL_SCRIPTS = sorted({*ROOT.glob("scripts/[a-z]*.py")} - {*DRAFTS})
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 SECTIONS = [page for page in PAGES if chapter_map.SECTION.fullmatch(page.stem)]
-IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
+IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "safetensors", "sklearn"}
 
 
 def name(path: Path) -> str:

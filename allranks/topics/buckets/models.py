@@ -28,20 +28,56 @@ def _linear(a: int, b: int, name: str, positions: int = 1, patch: int = 1) -> La
     return Layer(name, (numbers, b), 2e-6 * numbers * positions)
 
 
-def _gpt2() -> list[Layer]:
-    """Return GPT-2 with 124 M parameters, without the arithmetic of attention's scores.
+def gpt(
+    dim: int = 768,
+    layers: int = 12,
+    tokens: int = 1024,
+    words: int = 50257,
+    tied: bool = True,
+) -> list[Layer]:
+    """Return a GPT, without the arithmetic of attention's scores; at first, GPT-2.
 
-    A sample has 1,024 tokens. The output layer uses the embedding's weights, so their
-    gradient is ready last.
+    A tied output layer uses the embedding's weights, so their gradient is ready last;
+    another one has weights and biases of its own.
+
+    >>> sum(sum(layer.numbers) for layer in gpt(1600, 48))
+    1557611200
     """
-    d, tokens, words = 768, 1024, 50257
+    d = dim
     shapes = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
     block = tuple(shapes), 2e-6 * 12 * d * d * tokens
     return [
         Layer("embedding", (words * d, tokens * d), 0.0),
-        *(Layer(f"block {i}", *block) for i in range(12)),
+        *(Layer(f"block {i}", *block) for i in range(layers)),
         Layer("norm", (d, d), 0.0),
-        Layer("output", numbers=(), mflop=2e-6 * words * d * tokens),
+        Layer("output", () if tied else (words * d, words), 2e-6 * words * d * tokens),
+    ]
+
+
+def llama(
+    dim: int,
+    layers: int,
+    kv_dim: int,
+    hidden: int,
+    tokens: int,
+    words: int,
+    tied: bool = True,
+) -> list[Layer]:
+    """Return a Llama, likewise: no biases or positions, keys and values kv_dim wide.
+
+    >>> sum(sum(layer.numbers) for layer in llama(2048, 16, 512, 8192, 4096, 128256))
+    1235814400
+    """
+    d, kv = dim * dim, dim * kv_dim
+    shapes = d, kv, kv, d, *[dim * hidden] * 3
+    return [
+        Layer("embedding", (words * dim,), 0.0),
+        *(
+            Layer(f"block {i}", (*shapes, dim, dim), 2e-6 * sum(shapes) * tokens)
+            for i in range(layers)
+        ),
+        Layer("norm", (dim,), 0.0),
+        Layer("output", () if tied else (words * dim,), 2e-6 * words * dim * tokens),
     ]
 
 
@@ -58,7 +94,7 @@ MODELS = {
         _linear(4096, 256, "narrow"),
         _linear(256, 10, "out"),
     ],
-    "gpt2": _gpt2(),
+    "gpt2": gpt(),
 }
 
 

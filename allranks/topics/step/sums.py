@@ -10,6 +10,7 @@ from typing import NamedTuple
 from allranks.topics.buckets import sums as buckets
 from allranks.topics.buckets.models import MODELS, Layer
 from allranks.topics.data_parallel.sums import ring_bytes
+from allranks.topics.memory.sums import Model, saved
 
 KINDS = "weights", "optimizer state", "gradients", "buckets", "activations"
 LAYOUTS = {"single": "One GPU", "ddp": "DDP"}
@@ -99,7 +100,9 @@ def kept(layer: Layer, shape: Shape) -> int:
     536
     """
     dim, heads, tokens, words = shape
-    numbers = {"block": 16 * dim + 4 + heads, "norm": 2 * dim + 2, "output": words}
+    block = saved(Model("gpt", dim, 1, heads, heads, 4 * dim))
+    numbers = {"block": sum(one.numbers for one in block)}
+    numbers |= {"norm": 2 * dim + 2, "output": words}
     return 4 * tokens * numbers.get(layer.name.split()[0], 0)
 
 

@@ -1,0 +1,1 @@
+"""Memory: what a training step holds, by kind, over its time."""

@@ -1,0 +1,199 @@
+"""FSDP2 with each option trains what one process trains, in the bytes of a formula."""
+
+import math
+
+import pytest
+
+from allranks import Ranks
+from scripts import ch12_fsdp
+from tests.ranks import run_on
+from tests.test_ch12_zero import START
+
+MORE = """
+import warnings
+from types import SimpleNamespace
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+import ch12_fsdp
+from tasks import GPT
+
+warnings.filterwarnings("ignore", "FSDP2-wrapped module|DTensor random")
+args = SimpleNamespace(layers=1, steps=2, seed=0)
+place = rank, world_size, device
+options = {"per layer": {}, "kept": {"reshard_after_forward": False},
+           "one unit": {"units": False}, "one ahead": {"ahead": True},
+           "two parts": {"parts": 2}, "meta": {"meta": True}}
+if world_size % 2 == 0:
+    mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("r", "s"))
+    options["HSDP"] = {"mesh": mesh}
+bf16 = {"bf16": {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}}
+
+class Theirs(Alone):
+    # FSDP2 for the net of the tests of ZeRO: one unit for each of its own.
+    def __init__(self, net, units, make_optimizer):
+        for tensor in [*net.parameters(), *net.buffers()]:
+            dist.broadcast(tensor.detach(), 0)
+        for modules in units:
+            fully_shard(modules)
+        fully_shard(net)
+        super().__init__(net, units, make_optimizer)
+    def whole(self, grads):
+        return ch12_fsdp.whole(super().whole(grads).items())
+"""
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="W={}".format)
+def ranks(request):
+    """Yield live ranks that have the options to try."""
+    with Ranks(request.param) as ranks:
+        ranks.run(START + MORE, quiet=True)
+        yield ranks
+
+
+def test_each_option_trains_what_one_process_trains(ranks):
+    """Each weight, each gradient and the norm that they are clipped by."""
+    found = ranks.run(
+        """
+of = lambda options, dtype: {name: gaps for name, gaps, _ in
+                             ch12_fsdp.compare(options, args, dtype, *place)}
+single = {name: options[name] for name in ("per layer", "two parts")}
+of(options, torch.double), of(single | bf16, torch.float)
+""",
+        quiet=True,
+    )
+    for double, single in found:
+        assert len(double) == 6 + (ranks.world_size % 2 == 0)
+        assert max(max(gaps) for gaps in double.values()) < 1e-12
+        weights, gradients = single.pop("bf16")
+        assert weights < 2e-2 and 1e-6 < gradients < 2e-2
+        for weights, gradients in single.values():
+            assert weights < 1e-4 and gradients < 1e-6
+
+
+def test_shared_frozen_and_uneven_weights(ranks):
+    """Of the net on which ZeRO by hand is tested: each gradient of each step."""
+    for found in ranks.run("gaps(Theirs)", quiet=True):
+        assert {name: gap for name, gap in found.items() if gap > 1e-12} == {}
+
+
+def test_the_weights_begin_as_rank_0s(ranks):
+    """FSDP2 sends none: without a broadcast each rank's rows would be its own."""
+    found = ranks.run(
+        """
+net = ch12_fsdp.make(args, torch.double, device)
+torch.manual_seed(args.seed)
+ours, theirs = ch12_fsdp.whole(net.named_parameters()), GPT(layers=1).double()
+all(torch.equal(p, ours[n]) for n, p in theirs.named_parameters())
+""",
+        quiet=True,
+    )
+    assert found == [True] * ranks.world_size
+
+
+def test_meta_initialisation_draws_other_numbers_on_each_rank(ranks):
+    """On CPUs a seed that all share would give all shards the same rows."""
+    found = ranks.run(
+        """
+net = ch12_fsdp.make(args, torch.double, device, meta=True)
+rows = net.blocks[0].up.weight.full_tensor().chunk(world_size)[1:]
+mine = net.blocks[0].up.weight.to_local()
+norm = net.blocks[0].norm1
+std = [p.full_tensor().std().item() for p in (norm.weight, norm.bias)]
+same = [torch.equal(mine, other) for other in rows] if rank == 0 else []
+any(same), std, bool(mine.isfinite().all())
+""",
+        quiet=True,
+    )
+    assert found == [(False, [0.0, 0.0], True)] * ranks.world_size
+
+
+def sizes(layers=1, dim=64):
+    """Return the (rows, columns) of a GPT's parameters, unit by unit."""
+    shapes = [(dim, 1)] * 4  # two norms
+    shapes += [(3 * dim, dim), (3 * dim, 1), (dim, dim), (dim, 1)]
+    shapes += [(4 * dim, dim), (4 * dim, 1), (dim, 4 * dim), (dim, 1)]
+    first, last = [(256, dim), (64, dim)], [(dim, 1)] * 2 + [(256, dim), (256, 1)]
+    return [first, *[shapes] * layers, last]
+
+
+def counted(size, groups, kept=False, copies=1):
+    """Return bytes by kind for float32 weights, cut by rows into ``size`` parts."""
+    whole = [sum(rows * columns for rows, columns in unit) for unit in groups]
+    parts = [sum(math.ceil(r / size) * c for r, c in unit) for unit in groups]
+    after = [sum(parts[place + 1 :]) for place in range(len(parts))]
+    gathered = sum(parts) if kept else max(parts)
+    sent = (2 if kept else 3) * (size - 1) * sum(parts)
+    return {
+        "weights": 4 * (sum(parts) + size * gathered),
+        "gradients": 4 * max(map(sum, zip(whole, after, strict=True))),
+        "states": 8 * sum(parts),
+        "sent": 4 * (sent + 2 * (1 - 1 / copies) * sum(parts)),
+    }
+
+
+def test_bytes_are_the_formulas(ranks):
+    """Those of ZeRO-3, where nothing is kept; on rank 0, whose parts are largest."""
+    wanted = "per layer", "kept", "one unit", "meta", "HSDP"
+    ranks.push({"wanted": wanted})
+    found = ranks.run(
+        """
+some = {name: options[name] for name in wanted if name in options}
+{name: dict(meter.held | {"sent": meter.sent}) for name, _, meter in
+ ch12_fsdp.compare(some, args, torch.float, *place)}
+""",
+        quiet=True,
+    )[0]
+    size, groups = ranks.world_size, sizes()
+    assert found["per layer"] == pytest.approx(counted(size, groups))
+    assert found["meta"] == found["per layer"]
+    assert found["kept"] == pytest.approx(counted(size, groups, kept=True))
+    one = counted(size, [[each for unit in groups for each in unit]], kept=True)
+    assert found["one unit"] == pytest.approx(one)
+    if size % 2 == 0:
+        replicas = counted(size // 2, groups, copies=2)
+        assert found["HSDP"] == pytest.approx(replicas)
+
+
+ORDER = {
+    "per layer": "G G f0 G f1 G G G S G b1 S G b0 S S",
+    "kept": "G G f0 G f1 G S b1 S b0 S S",
+    "one unit": "G f0 f1 b1 b0 S",
+    "one ahead": "G G G f0 f1 G G G S G b1 S G b0 S S",
+    "two parts": "G G f0 G f1 G G G G b1 G b0 G G f0 G f1 G G G S G b1 S G b0 S S",
+    "bf16": "G G f0 G f1 G G G S G b1 S G b0 S S",
+    "meta": "G G f0 G f1 G G G S G b1 S G b0 S S",
+    "HSDP": "f0 f1 A b1 A b0 A A",  # of 2 ranks: nothing is cut
+}
+
+
+def test_the_script_prints_what_runs_when():
+    """Forward gathers a unit, or the one after it, too; backward always does."""
+    with Ranks(2) as ranks:
+        head, *lines = run_on(ranks, "ch12_fsdp")[0]
+    assert head.endswith("bytes per parameter; weights, gradients off; then what runs:")
+    found = {}
+    for held, order in zip(lines[::2], lines[1::2], strict=True):
+        name = held.removeprefix("[rank 0/2] ")[:9].strip()
+        found[name] = order.removeprefix("[rank 0/2] ").strip()
+        assert ("; 2e-03" in held or "e-06, " in held) and held.endswith(" off")
+    assert found == ORDER
+
+
+def test_bf16_sends_two_thirds(ranks):
+    """Gathers send half the bytes, and gradients leave in float32 as they did."""
+    if ranks.world_size == 1:
+        return
+    found = ranks.run(
+        """
+both = {"per layer": {}, **bf16}
+[meter.sent for *_, meter in ch12_fsdp.compare(both, args, torch.float, *place)]
+""",
+        quiet=True,
+    )
+    for whole, half in found:
+        assert half == pytest.approx(whole * 2 / 3)
+
+
+def test_impossible_flags_are_refused():
+    with pytest.raises(SystemExit, match=r"^--steps 0: must be 1 to 65536$"):
+        ch12_fsdp.parse_args(["--steps=0"])
