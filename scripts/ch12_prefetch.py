@@ -7,6 +7,7 @@ Run it (no GPU needed):
 import job  # first, since importing torch takes seconds
 
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch import nn
 from ch12_replicas import layers
 from ch12_zero import Zero3
 from ch12_zero1 import Unit
+from meter import num_bytes
 from tasks import GPT, loss_on, read_text
 
 
@@ -45,8 +47,9 @@ class InTurn(Zero3):
     def start(self, unit: Unit) -> None:
         """Start to gather a unit's weights."""
         unit.full.untyped_storage().resize_(unit.full.nbytes)
-        seen = [self.units.index(unit), time.monotonic(), None]
-        work = dist.all_gather_single(unit.full, unit.shard.detach(), async_op=True)
+        number = [*self.units, *self.frozen].index(unit)
+        seen, mine = [number, time.monotonic(), None], unit.shard.detach()
+        work = dist.all_gather_single(unit.full, mine, async_op=True)
         done = work.get_future()
         done.add_done_callback(lambda _: seen.__setitem__(2, time.monotonic()))
         self.messages.append(seen)
@@ -59,9 +62,16 @@ class InTurn(Zero3):
             self.start(unit)
         self.works.pop(unit).wait()
         self.waits.append((since, time.monotonic()))
-        number = self.units.index(unit) + self.way
-        if self.ahead and 0 <= number < len(self.units):
-            self.start(self.units[number])
+        coming = dict(pairwise(self.units[:: self.way])).get(unit)
+        if self.ahead and coming and not num_bytes([coming.full]):
+            self.start(coming)  # it is not there yet
+
+    def share(self) -> None:
+        """Let go what was gathered and not used: its weights are old now."""
+        for unit in [*self.works]:
+            self.works.pop(unit).wait()
+            self.release(unit)
+        super().share()
 
 
 class Ahead(InTurn):
