@@ -41,13 +41,13 @@ BAR, PITCH = 30, 74
 def draw(width: int) -> Sheet:
     """Draw a row for each way, and in it a bar for each rank."""
     wide = width > NARROW
-    top = 62 if wide else 78
+    top = 62 if wide else 82
     sheet = Sheet(width, top + PITCH * len(WAYS) - 14)
-    x = 0.0
-    for (kind, size), strong in zip(KINDS.items(), DEPTHS, strict=True):
-        sheet.box(x, 2, 22, 14, strong=strong)
-        sheet.words(x + 30, 14, f"{kind}: {size}" if wide else kind)
-        x += 210 if wide else (112, 124, 0)[[*KINDS].index(kind)]
+    places = zip((0, 210, 420) if wide else (0, 130, 0), DEPTHS, strict=True)
+    for (kind, size), (x, strong) in zip(KINDS.items(), places, strict=True):
+        y = 2 if wide or strong != DEPTHS[-1] else 22
+        sheet.box(x, y, 22, 14, strong=strong)
+        sheet.words(x + 30, y + 12, f"{kind}: {size} bytes" if wide else kind)
     gap = 18 if wide else 8
     column = (width - gap * (RANKS - 1)) / RANKS
     unit = column / sum(KINDS.values())

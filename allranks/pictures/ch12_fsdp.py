@@ -129,10 +129,13 @@ def timeline(output: str) -> Picture:
             y += 42
             said = f"{name}: {step:.0f} ms, of which it waits {waits:.0f} ms"
             sheet.words(0, y, said, bold=True)
-            fill(sheet, 0, y + 10, step * scale, 24, "plain")
-            for _, since, to, late in units:
-                x = (to - late) * scale if late < to - since else since * scale
-                fill(sheet, x, y + 10, late * scale, 24, "waits")
+            past = 0.0
+            for to, late in [*((to, late) for *_, to, late in units), (step, 0)]:
+                busy = max(0.0, to - late - past)
+                if busy:
+                    fill(sheet, past * scale, y + 10, busy * scale, 24, "plain")
+                fill(sheet, (to - late) * scale, y + 10, late * scale, 24, "waits")
+                past = max(past, to)
             for _, since, to, _ in units:
                 fill(sheet, since * scale, y + 40, (to - since) * scale, 20, "travels")
             x = forward * scale
@@ -167,7 +170,7 @@ def beside(output: str) -> Picture:
     cosine = (1 + long_**2 - apart**2) / (2 * long_)
 
     def draw(width: int) -> Sheet:
-        unit = min(width - 40, 460)
+        unit = min(width - 40, 340)
         high = long_ * sqrt(1 - cosine**2) * unit
         sheet = Sheet(width, high + 78)
         base = high + 40
