@@ -71,10 +71,10 @@ def train(make, num, args, rank: int, world_size: int, device) -> tuple:
     """Train a net in steps of num parts; return weights, and bytes sent."""
     torch.manual_seed(args.seed)
     net = nn.Sequential(*(nn.Linear(DIM, DIM) for _ in range(3)))
-    net, optimizer, clip, no_sync = make(net.double().to(device), device)
+    net, optimizer, clip, no_sync = make(net.to(device), device)
     dice = torch.Generator().manual_seed(args.seed)
     shape = args.steps, num, world_size, 5, DIM
-    for parts in torch.randn(shape, generator=dice).double().to(device):
+    for parts in torch.randn(shape, generator=dice).to(device):
         with Meter(net, optimizer) as meter:
             for left, part in enumerate(parts, 1 - num):
                 mine = part.flatten(0, 1) if make is alone else part[rank]

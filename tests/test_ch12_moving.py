@@ -8,7 +8,7 @@ from allranks import Ranks
 from scripts import ch12_moving
 from tests.ranks import run_on
 
-NUM = 3 * (12 * 12 + 12)  # numbers of 8 bytes in the script's net
+NUM = 3 * (12 * 12 + 12)  # numbers of 4 bytes in the script's net
 LINE = r"\] (\S.*?) +(\S+) off, sends (\d+) B; now (\S+) off, sends (\d+) B$"
 
 
@@ -22,17 +22,17 @@ def lines(request):
 
 
 def test_each_row_trains_what_one_process_does(lines):
-    """Old and new, with clipping, and with parts of a step."""
+    """Old and new, clipped, and with parts of a step; in float32, as FSDP1 clips."""
     size, rows = lines
     assert len(rows) == 6 + (size == 4)
     for old, _, new, _ in rows.values():
-        assert old < 1e-12 and new < 1e-12
+        assert old < 1e-6 and new < 1e-6
 
 
 def test_the_bytes_are_those_of_the_formulas(lines):
-    """In units of what a ring sends of all weights: (W - 1) / W of 8 bytes each."""
+    """In units of what a ring sends of all weights: (W - 1) / W of 4 bytes each."""
     size, rows = lines
-    unit = 8 * NUM * (size - 1) / size
+    unit = 4 * NUM * (size - 1) / size
     sent = {name: (a / unit, b / unit) for name, (_, a, _, b) in rows.items()}
     wanted = {
         "NO_SHARD": (2, 2),
