@@ -81,7 +81,8 @@ def train(make, num, args, rank: int, world_size: int, device) -> tuple:
                 with no_sync() if left else nullcontext():
                     (net(mine).square().mean() / num).backward()
         clip(net.parameters(), NORM)
-        optimizer.step()
+        with meter:
+            optimizer.step()
         optimizer.zero_grad()
     return weights(net), meter.sent
 
