@@ -72,11 +72,12 @@ def draw(width: int) -> Sheet:
     most = sum(PEAK[2].values())
 
     def x(time: float) -> float:
-        return width * time / end
+        return (width - 1) * time / end  # a stroke reaches over the last edge
 
     def y(size: float) -> float:
         return TOP + HIGH * (1 - size / most)
 
+    # A layer's outline: along its upper edge, and back along the lower one.
     low = [0.0] * len(STAIRS)
     for kind, depth in KINDS.items():
         high = [a + held[kind] for a, (*_, held) in zip(low, STAIRS, strict=True)]
@@ -105,6 +106,7 @@ def name(sheet: Sheet, x: Callable, y: Callable) -> None:
     sheet.words(10, y(first["weights"] / 2) + 5, text)
     text = f"Adam's state: {first['Adam']:.1f} GB, always there"
     sheet.words(10, y(first["weights"] + first["Adam"] / 2) + 5, text)
+    # At the right end gradients are thick enough for two lines, on a phone, too.
     size = f"{last['gradients']:.1f} GB"
     for line, text in enumerate(("gradients", size)):
         sheet.words(sheet.width - 6, y(ground) - 8 - 18 * line, text, "end")

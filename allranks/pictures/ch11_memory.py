@@ -37,7 +37,7 @@ def ways(output: str) -> Picture:
         sheet.words(left + long + 8, y + 17, f"{kept[name]:.1f} MB", bold=True)
         scale = (half - 70) / max(took.values())
         fill(sheet, left + half, y, scale * 100, BAR, "plain")
-        if took[name] > 100:
+        if took[name] > 100:  # what is computed again is darker
             again = scale * (took[name] - 100)
             fill(sheet, left + half + scale * 100, y, again, BAR, "strong")
         end = left + half + scale * took[name] + 8
