@@ -130,9 +130,13 @@ class Zero3Wrapped(Wrapped):
         return self.net.named_modules(*args, **kwargs)
 
     def named_parameters(self, *args: object, **kwargs: object) -> Iterator:
-        """Yield this rank's part of a layer that was cut, and all else whole."""
+        """Yield this rank's part of each layer that was cut, and all else whole."""
+        seen = set()
         for name, p in self.net.named_parameters(*args, **kwargs):
-            yield name, self.shards.get(p, p)
+            p = self.shards.get(p, p)
+            if p not in seen:  # weight and bias of a layer are in one part
+                yield name, p
+            seen.add(p)
 
     def rest(self) -> list[nn.Parameter]:
         """Return the parameters that are on each rank."""
