@@ -127,9 +127,9 @@ def compare(args, ways: dict) -> None:
         kept, ratio = forecast(args, *numbers)
         loss, peak = found[way]["loss"], found[way]["peak"]["Total"]
         real = loss["Activation"] + loss["Other"] - 4  # the loss itself
-        numbers = [n / 1e6 for n in (real, kept, peak)]
-        numbers += [min(times[way]) / min(times["keep all"]), ratio]
-        job.put(f"{way:18}" + "".join(f"{n:9.2f}" for n in numbers))
+        row = "".join(f"{n / 1e6:9.2f}" for n in (real, kept, peak))
+        took = min(times[way]) / min(times["keep all"])
+        job.put(f"{way:18}{row}{took:9.0%}{ratio:9.0%}")
         if not all(map(torch.equal, grads["keep all"], grads[way])):
             job.refuse(f"{way}: other gradients: that is a bug")
     job.put("all gradients are equal, bit for bit")

@@ -82,7 +82,7 @@ class Ledger:
 def parts_of(net) -> dict:
     """Name the parts of a GPT."""
     blocks = {f"block {i}": [block] for i, block in enumerate(net.blocks)}
-    first, last = [net.bytes, net.places], [net.norm, net.head]
+    first, last = [net.bytes, net.positions], [net.norm, net.head]
     return {"embeddings": first, **blocks, "head": last}
 
 

@@ -100,7 +100,7 @@ def main(args) -> None:
     """Compare the ways: bytes, time and gradients."""
     torch.set_num_threads(1)  # times compare better
     first, wanted = None, forecast(args)
-    job.put("MB         kept   wanted     peak        s  largest gap")
+    job.put("MB         kept   wanted     peak     time  largest gap")
     for way, kept in zip((plain, ours, torchs), wanted, strict=True):
         net, optimizer, x, y = make(args)
         clock = time.process_time if x.is_cpu else time.perf_counter
@@ -117,8 +117,8 @@ def main(args) -> None:
         gaps = [(a - b).abs().max() for a, b in zip(grads, first, strict=True)]
         real = found["loss"]["Activation"] + found["loss"]["Other"] - 4
         numbers = [n / 1e6 for n in (real, kept, found["peak"]["Total"])]
-        numbers = "".join(f"{n:9.2f}" for n in (*numbers, min(times)))
-        job.put(f"{way.__name__:6}{numbers}  {max(gaps):.1e}, {loss=:.6f}")
+        row = "".join(f"{n:9.2f}" for n in numbers) + f"{min(times):7.2f} s"
+        job.put(f"{way.__name__:6}{row}  {max(gaps):.1e}, {loss=:.6f}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Replicas(Alone):
 def layers(net: nn.Module) -> list[list[nn.Module]]:
     """Return a GPT's units, in the order in which forward needs them."""
     blocks = [[block] for block in net.blocks]
-    return [[net.bytes, net.places], *blocks, [net.norm, net.head]]
+    return [[net.bytes, net.positions], *blocks, [net.norm, net.head]]
 
 
 def train(make, args, dtype, rank: int, world_size: int, device) -> tuple:

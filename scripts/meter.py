@@ -13,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 SIGNS = {
     "_allgather_base_": "G",
+    "allgather_": "G",
     "_reduce_scatter_base_": "S",
     "allreduce_": "A",
+    "broadcast_": "B",
 }
 
 
@@ -69,6 +71,9 @@ class Meter(TorchDispatchMode):
         share = 1 - 1 / dist.ProcessGroup.unbox(group).size()  # (W - 1) / W
         if SIGNS.get(name) == "A":  # a reduce_scatter, then an all_gather
             self.sent += 2 * share * sum(t.nbytes for t in args[0])
+        elif name in ("allgather_", "broadcast_"):  # they take lists
+            tensors = args[0] if name == "broadcast_" else args[0][0]
+            self.sent += share * sum(t.nbytes for t in tensors)
         elif name in SIGNS:
             self.sent += share * max(t.nbytes for t in args[:2])
 

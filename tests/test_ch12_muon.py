@@ -71,6 +71,34 @@ beside.item(), (ch12_muon.length(ours, zero, names) / path).item()
         assert beside < 1e-12 if ranks.world_size == 1 else 0.3 < beside < 1.5
 
 
+def test_torchs_muon_is_right_under_fsdp2(ranks):
+    """Its products are those of DTensors, which gather what they need."""
+    found = ranks.run(
+        """
+import copy
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+def ends(net, x):
+    optimizer = torch.optim.Muon(net.parameters(), 0.1)
+    for _ in range(2):
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net.weight.detach()
+
+torch.manual_seed(0)
+net, x = nn.Linear(8, 6, bias=False), torch.randn(world_size, 5, 8)
+alone, start = copy.deepcopy(net), net.weight.detach().clone()
+ours, theirs = ends(fully_shard(net), x[rank]), ends(alone, x.flatten(0, 1))
+ours = ours.full_tensor()
+((ours - theirs).norm() / (theirs - start).norm()).item()
+""",
+        quiet=True,
+    )
+    assert max(found) < 1e-2  # it computes in bfloat16
+
+
 @pytest.mark.parametrize("shape", [(3, 8, 5), (3, 5, 8), (1, 6, 6)])
 def test_newton_schulz_leaves_directions_and_evens_lengths(shape):
     """The result has the singular vectors of its input, and values near 1."""

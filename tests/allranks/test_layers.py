@@ -67,7 +67,7 @@ LAYERS = {
         "topics.memory",
     ),
     "topics.topology": ("base", "launch", "topics.kit"),
-    "openings": ("base", "topics.collectives"),
+    "openings": ("base", "topics.collectives", "topics.memory"),
     "pictures": ("base", "openings", "topics.collectives"),
     "clinic": ("base", "live", "vgpu"),
     "diagnose": ("base", "clinic"),
