@@ -55,6 +55,46 @@ def stages(output: str) -> Picture:
     )
 
 
+def middle() -> Picture:
+    """Draw where the optimizer's step is: after an all_reduce, or in its middle."""
+    ways = {"DDP": ("S", "G", "whole"), "ZeRO-1": ("S", "part", "G")}
+    said = {"S": "reduce_scatter", "G": "all_gather", "whole": "AdamW", "part": "½"}
+    long_ = {"S": 3.0, "G": 3.0, "whole": 2.0, "part": 1.0}
+    carried = {"DDP": "gradients", "ZeRO-1": "weights"}
+
+    def draw(width: int) -> Sheet:
+        sheet, y = Sheet(width, 0), 16.0
+        left = 62 if wide(sheet) else 0
+        unit = (width - left) / sum(long_[part] for part in ways["DDP"])
+        for name, parts in ways.items():
+            text = f"{name}: the all_gather brings {carried[name]}"
+            sheet.words(0, y, text, bold=True)
+            y += 10
+            for rank in range(2):
+                x = left
+                if wide(sheet):
+                    sheet.words(0, y + 20, f"rank {rank}")
+                for part in parts:
+                    room = long_[part] * unit - 4
+                    look = "travels" if part in "SG" else "strong"
+                    fill(sheet, x, y, room, 30, look, rank)
+                    text = said[part]
+                    if part in "SG":
+                        size = 8.2 * len(text)
+                        sheet.blank(x + (room - size) / 2, y + 5, size, 20)
+                    sheet.words(x + room / 2, y + 20, text, "middle")
+                    x += room + 4
+                y += 36
+            y += 26
+        sheet.height = y - 30
+        return sheet
+
+    alt = "DDP: reduce_scatter, all_gather of gradients, then AdamW for all weights on "
+    alt += "each rank. ZeRO-1: reduce_scatter, AdamW for half of the weights on each "
+    alt += "of two ranks, then all_gather of weights."
+    return plate("An all_reduce has a middle, and ZeRO-1 steps there", alt, draw)
+
+
 def events(output: str) -> dict[str, list[str]]:
     """Return what runs in a step of FSDP2, by the option's name."""
     pattern = r"\] (\S.*?) +weights .*\n.*\] +([GSAfb\d ]+)$"
@@ -246,3 +286,25 @@ def moved(output: str) -> Picture:
     return plate(
         title, f"{alt}.", lambda width: bars(width, rows, most, 220, 90, legend=legend)
     )
+
+
+def cases(output: str) -> Picture:
+    """Draw what each net sends, and which goes wrong, or is refused."""
+    pattern = r"\] (\S.*?) +(?:(\S+) off, sends (\d+) B|Parameter .*)$"
+    lines = read(output, pattern, 6)
+    rows, wrong = [], []
+    for name, off, sent in (line.groups() for line in lines):
+        bad = off is not None and float(off) > 1e-6
+        wrong += [name] * bad
+        told = f"{sent} B, but wrong" if bad else f"{sent} B" if sent else "refused"
+        rows.append(Row(name, [(int(sent or 0), "wrong" if bad else "plain")], told))
+    refused = [row.name for row in rows if row.said == "refused"]
+    title = claim(
+        wrong == ["scale ignored"] and refused == ["tied, in two units"],
+        "One net is refused, and one goes wrong without a word",
+    )
+    most = max(row.parts[0][0] for row in rows)
+    alt = "Bytes that a rank sends in a step: " + "; ".join(
+        f"{row.name}: {row.said}" for row in rows
+    )
+    return plate(title, f"{alt}.", lambda width: bars(width, rows, most, 190, 150))

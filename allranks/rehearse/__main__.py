@@ -16,6 +16,8 @@ from allranks.rehearse.records import Record, Stage, gather, to_json
 from allranks.vgpu.cuda import cards
 from allranks.vgpu.sizes import to_bytes
 
+MOST_RANKS = 2**20
+STEPS = 3  # of a dry run: the second is as all that follow
 MEMORY = "80 GiB"  # of a GPU of unknown size: enough for most scripts
 
 
@@ -35,6 +37,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--nodes", type=int, default=1, help="nodes, each with its own torchrun (1)")
     add("--memory", default="", help=f"of each GPU, as 24GiB ({MEMORY}, or the card's)")
     add("--gpu", default="", help=f"a card: {', '.join(cards.CARDS)}")
+    add("--dry", action="store_true", help="compute nothing: one rank of --world-size")
+    add("--world-size", type=int, help="with --dry: ranks of the job, such as 1024")
+    add("--steps", type=int, help=f"with --dry: end after so many ({STEPS}); 0: never")
     add("--timeout", type=float, help="seconds until the run ends with code 124")
     add("--watch", type=float, default=60, help="seconds until a collective hangs (60)")
     add("--stub", action="append", default=[], help="NAME=FILE: import FILE as NAME")
@@ -64,6 +69,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("name the command to rehearse, such as train.py --epochs 1")
     if not 1 <= args.gpus <= 64:
         raise ValueError(f"--gpus {args.gpus}: choose 1 to 64")
+    if args.dry:
+        _check_dry(args)
+    elif args.world_size is not None or args.steps is not None:
+        raise ValueError("--world-size and --steps need --dry")
     if not 1 <= args.nodes <= 16:
         raise ValueError(f"--nodes {args.nodes}: choose 1 to 16")
     for name, value in ("--timeout", args.timeout), ("--watch", args.watch):
@@ -87,6 +96,20 @@ def _check(args: argparse.Namespace) -> None:
         cards.find(args.gpu)
 
 
+def _check_dry(args: argparse.Namespace) -> None:
+    """Raise ValueError for what cannot be meant with --dry."""
+    if args.world_size is None:
+        raise ValueError("--dry needs --world-size, such as --world-size 1024")
+    if not 1 <= args.world_size <= MOST_RANKS:
+        raise ValueError(f"--world-size {args.world_size}: choose 1 to {MOST_RANKS:,}")
+    if args.nodes != 1:
+        raise ValueError("--nodes with --dry: say --world-size alone")
+    if args.steps is None:
+        args.steps = STEPS
+    if args.steps < 0:
+        raise ValueError(f"--steps {args.steps}: choose 1 or more, or 0 for all")
+
+
 def _stub(option: str) -> tuple[str, str]:
     """Return a module's name, and where its stand-in is, wherever the script goes."""
     name, _, path = option.partition("=")
@@ -96,6 +119,13 @@ def _stub(option: str) -> tuple[str, str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code, or 3 for what --strict does not allow."""
     args = options(arguments)
+    if args.dry:
+        try:
+            ranks = launch.alone(args.command, args.world_size, args.gpus)
+        except CommandError as error:
+            print(f"rehearsal: {error}", file=sys.stderr)
+            return 2
+        args.command, args.gpus = ranks
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         stage = Stage(
             folder=folder,
@@ -104,9 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
             memory=args.memory or ("" if args.gpu else MEMORY),
             card=args.gpu,
             watch_s=args.watch,
-            guard=not args.no_guard,
+            guard=not (args.no_guard or args.dry),
             stubs=dict(map(_stub, args.stub)),
             full=args.full,
+            world_size=args.world_size or 0,
+            num_steps=args.steps or 0,
         )
         try:
             nvidia_smi.install(Path(folder))
@@ -119,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
         records = gather(folder)
     if code and killed:
         ended += failures.killed_by_linux(killed, records)
-    judged = judge(records, args.gpus * args.nodes)
+    judged = judge(records, 1 if args.dry else args.gpus * args.nodes)
     findings = [finding for finding in judged if finding.kind not in args.allow]
     _report(args, code, ended, records, findings)
     # A parent may end with 0 and not look at its children.

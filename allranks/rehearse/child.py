@@ -63,6 +63,10 @@ def begin(of_command: bool = False) -> None:
     multiprocessing.process.BaseProcess._bootstrap = bootstrap_noted
     subprocess.Popen.__init__ = functools.wraps(_start)(start_program)
     recorder.begin(stage, of_command)
+    if stage.world_size:
+        from allranks.rehearse import dry  # takes a while, and few need it
+
+        dry.install(recorder.current(), stage.num_steps, leave)
 
 
 def impatient_store(patience_s: float) -> Callable:

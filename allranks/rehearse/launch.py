@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -153,14 +154,7 @@ def _torchrun(
     agent: str, words: list[str], where: Sequence[str], gpus: int
 ) -> list[str]:
     """Return the agent's command line, which runs our child as a module."""
-    parser = get_args_parser()
-    parser.add_argument("--use-env", "--use_env", action="store_true")  # of launch
-    parser.error = _complain
-    args = parser.parse_args(words)
-    if args.no_python:
-        raise CommandError(
-            "torchrun --no-python cannot be rehearsed: it runs no Python"
-        )
+    args = _parse(words)
     fewest = args.nnodes.partition(":")[0]
     if not where and fewest.isdigit() and int(fewest) > 1:
         raise CommandError(
@@ -178,10 +172,73 @@ def _torchrun(
         flags.append(f"--nproc-per-node={gpus}")  # the last one holds
     if not args.module:
         _check(args.training_script)
-    script = [args.training_script, *args.training_script_args]
-    script = ["-m", *script] if args.module else script
+    script = _script(args)
     child = "--module", "--", CHILD  # what follows "--" is no flag of the agent's
     return [sys.executable, "-u", "-m", AGENT, agent, *flags, *child, *script]
+
+
+def _parse(words: Sequence[str]) -> Namespace:
+    """Return what torchrun makes of its words."""
+    parser = get_args_parser()
+    parser.add_argument("--use-env", "--use_env", action="store_true")  # of launch
+    parser.error = _complain
+    args = parser.parse_args(words)
+    if args.no_python:
+        raise CommandError(
+            "torchrun --no-python cannot be rehearsed: it runs no Python"
+        )
+    return args
+
+
+def _script(args: Namespace) -> list[str]:
+    """Return the words with which torchrun starts Python."""
+    script = [args.training_script, *args.training_script_args]
+    return ["-m", *script] if args.module else script
+
+
+def alone(
+    words: Sequence[str], world_size: int, gpus: int = 1
+) -> tuple[list[str], int]:
+    """Return the command that starts rank 0 without the others, and a node's GPUs.
+
+    Args:
+        words: the reader's command, with variables before it if the reader has any.
+        world_size: of the job, which says how many nodes there are.
+        gpus: of a node, for a command that does not tell how many ranks a node has.
+
+    Raises:
+        CommandError: if nodes of that size do not make the world.
+
+    >>> alone(["torchrun", "--nproc-per-node", "4", "train.py", "--lr=1"], 8)[0][-3:]
+    ['python', 'train.py', '--lr=1']
+    """
+    own, words = variables(words)
+    if words[:1] == ["torchrun"] or (words[2:] and words[2] in LAUNCHERS):
+        args = _parse(words[1:] if words[0] == "torchrun" else words[3:])
+        words, ranks = ["python", *_script(args)], args.nproc_per_node
+        gpus = int(ranks) if ranks.isdigit() else gpus
+    if world_size % gpus:
+        raise CommandError(
+            f"--world-size {world_size} is no multiple of the {gpus} ranks of a node"
+        )
+    about = {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "GROUP_RANK": 0,
+        "ROLE_RANK": 0,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": gpus,
+        "GROUP_WORLD_SIZE": world_size // gpus,
+        "ROLE_WORLD_SIZE": world_size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": 29500,  # which nobody listens to
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+    first = [f"{name}={value}" for name, value in (own | about).items()]
+    return [*first, *words], gpus
 
 
 def _without_places(flags: list[str]) -> list[str]:

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules import module as modules
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from allranks.rehearse import lines
 from allranks.rehearse.records import BatchGrowth
@@ -75,6 +78,9 @@ class Holders:
 
         nn.Module.__setstate__ = functools.wraps(set_state)(__setstate__)
         register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        self.num_steps = 0  # of all optimizers together
+        self.states: dict[int, Counter] = {}  # by device: bytes by owner after a step
 
     def adopt(self, module: nn.Module) -> None:
         """Know a module that was copied or unpickled, without any registration."""
@@ -93,6 +99,19 @@ class Holders:
         if any(self._is_new_peak(device) for device in self.machine.devices):
             # A gradient's free may end the peak.
             self.owners.update(self._owned_storages())
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Sum up what models and optimizers hold, after steps 1, 2, 4, 8, ..."""
+        self.num_steps += 1
+        if self.num_steps & (self.num_steps - 1):
+            return
+        self.optimizers.add(optimizer)
+        owners = dict(self._owned_storages())
+        for device in self.machine.devices:
+            state = self.states[device.index] = Counter()
+            for key, num_bytes in self.machine.blocks(device).items():
+                if key in owners:
+                    state[owners[key]] += num_bytes
 
     def on_allocate(
         self, device: Device, key: int, shape: Sequence[int], num_bytes: int

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.multiprocessing import ProcessExitedException
 
@@ -26,10 +27,11 @@ from allranks.backends import nccl
 from allranks.rehearse import lines, records, script_errors
 from allranks.rehearse.memory import Holders
 from allranks.rehearse.records import Failure, Gpu, NotEntered, Record, Stage
-from allranks.rehearse.replicas import Replicas
+from allranks.rehearse.replicas import Replicas, after
 from allranks.rehearse.samples import Samples
 from allranks.rehearse.traffic import SavedFiles, Traffic
-from allranks.vgpu.machine import Device, Machine, current
+from allranks.vgpu import machine
+from allranks.vgpu.machine import Device, Machine
 
 PERIOD_S = 0.5  # between two writings of the record
 MOST_LINES = 8  # of a GPU's memory
@@ -48,12 +50,15 @@ class Recorder:
 
     def __init__(self, stage: Stage, machine: Machine, of_command: bool) -> None:
         self.of_command = of_command
+        self.stage = stage
         self.folder, self.machine = Path(stage.folder), machine
+        self.unknown_reads: Counter = Counter()  # by line, in a dry run
         self.begun_here = True  # and not inherited from a process that forked
         self.samples = Samples(lambda: self.replicas.num_steps)
         self.holders = Holders(machine, lambda: self.samples.batch)
         # A guard ends before the watchdog calls its wait for a rank a hang.
-        self.replicas = Replicas(self.holders.modules, stage.guard, stage.watch_s / 3)
+        patience_s, alone = stage.watch_s / 3, bool(stage.world_size)
+        self.replicas = Replicas(self.holders.modules, stage.guard, patience_s, alone)
         self.traffic, self.saved = Traffic(self.replicas), SavedFiles()
         self.contexts = DeviceContexts()
         self.began = time.time()
@@ -67,6 +72,7 @@ class Recorder:
         self.on_copy = self.traffic.on_copy
         nccl.watch(self.traffic.called)
         nccl.watch_others(self.traffic.called_gloo)
+        after(DeviceMesh, "__init__", lambda mesh, *_: self.traffic.name_axes(mesh))
         self.replicas.watch()
         self.samples.watch()
 
@@ -103,6 +109,8 @@ class Recorder:
             fsdp=replicas.fsdp,
             guard=replicas.guard_notes(),
             collectives=list(traffic.collectives.values()),
+            dry=bool(self.stage.world_size),
+            unknown_reads=self.unknown_reads,
             gloo_collectives=list(traffic.gloo_collectives.values()),
             copies=list(traffic.copies.values()),
             num_late_collectives=traffic.num_late,
@@ -133,6 +141,7 @@ class Recorder:
             first_line=self.holders.first_lines.get(device.index, ""),
             holders=by_holder,
             lines=by_line.most_common(MOST_LINES),
+            state=self.holders.states.get(device.index, {}),
             growth=self.holders.growth(device).of_batch(self.samples.trained()),
         )
 
@@ -170,13 +179,18 @@ class Recorder:
 def begin(stage: Stage, of_command: bool) -> None:
     """Record this process, and those that it forks."""
     global _recorder
-    _recorder = Recorder(stage, current(), of_command)
+    _recorder = Recorder(stage, machine.current(), of_command)
     _at_end()
     # None of these calls atexit: a launcher's child ends by the first, and a wrapper
     # script becomes the program that it starts by the others.
     os._exit = _closing(os._exit)
     os.execv, os.execve = _closing(os.execv), _closing(os.execve)
     os.register_at_fork(after_in_child=_forked)
+
+
+def current() -> Recorder:
+    """Return the recorder of this process."""
+    return _recorder
 
 
 def _at_end() -> None:

@@ -39,6 +39,9 @@ class Stage:
         guard: whether ``allranks.guard`` runs inside.
         stubs: modules to put in place of others, by name.
         full: whether everything is printed that there is.
+        world_size: of a dry run, in which one process plays one of so many ranks; else
+            0.
+        num_steps: of the optimizers, after which a dry run ends; 0 for the script's.
     """
 
     folder: str
@@ -50,6 +53,8 @@ class Stage:
     guard: bool = True
     stubs: dict[str, str] = field(default_factory=dict)
     full: bool = False
+    world_size: int = 0
+    num_steps: int = 0
 
     def environment(self) -> dict[str, str]:
         """Return the variables for its processes."""
@@ -93,6 +98,8 @@ class Collective(Counted):
     group: list[int]  # ranks in the world
     line: str
     in_backward: bool
+    dtype: str = ""
+    axis: str = ""  # of a mesh, whose group it is; "" for no mesh's
 
 
 @dataclass(kw_only=True)
@@ -167,6 +174,7 @@ class Gpu:
         first_line: that put something on it.
         holders: bytes at the peak by holder, such as "parameters".
         lines: bytes at the peak by line, the largest first.
+        state: bytes by holder after the last of the optimizers' steps 1, 2, 4, 8, ...
     """
 
     index: int
@@ -177,6 +185,7 @@ class Gpu:
     first_line: str = ""
     holders: dict[str, int] = field(default_factory=dict)
     lines: list[tuple[str, int]] = field(default_factory=list)
+    state: dict[str, int] = field(default_factory=dict)
     growth: BatchGrowth = field(default_factory=BatchGrowth)
 
 
@@ -395,6 +404,8 @@ class Record:
         exit_codes: of processes that it started, by process id.
         standing_line: at which the main thread stood, when it was last written.
         num_processes: that have left a record in the rehearsal.
+        dry: whether it played one rank of many, and computed nothing.
+        unknown_reads: by line, how often a dry run read a number that was not computed.
     """
 
     host: str = ""
@@ -435,6 +446,8 @@ class Record:
     exit_codes: dict[int, int] = field(default_factory=dict)
     standing_line: str = ""
     num_processes: int = 1
+    dry: bool = False
+    unknown_reads: dict[str, int] = field(default_factory=dict)
 
     @property
     def main_gpu(self) -> Gpu | None:

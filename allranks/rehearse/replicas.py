@@ -44,11 +44,17 @@ class Replicas:
         modules: all modules that hold something.
         guard: whether ``allranks.guard`` runs inside.
         patience_s: how long it waits for a rank that does not come to a check.
+        alone: whether nothing can be compared, as in a dry run.
     """
 
     def __init__(
-        self, modules: Iterable[nn.Module], guard: bool, patience_s: float
+        self,
+        modules: Iterable[nn.Module],
+        guard: bool,
+        patience_s: float,
+        alone: bool = False,
     ) -> None:
+        self.alone = alone
         self.modules = modules
         # In the order in which they were made, which is that of all ranks.
         self.ddp_models: weakref.WeakKeyDictionary[nn.Module, None]
@@ -79,12 +85,12 @@ class Replicas:
 
     def watch(self) -> None:
         """Follow what is made and called from now on."""
-        _after(DistributedDataParallel, "__init__", self.add_ddp_model)
-        _after(torch.optim.Optimizer, "__init__", self.add_optimizer)
-        _after(torch.autograd, "backward", lambda *_: self.after_backward())
-        _after(torch.amp.GradScaler, "step", lambda *_: self.after_scaler_step())
+        after(DistributedDataParallel, "__init__", self.add_ddp_model)
+        after(torch.optim.Optimizer, "__init__", self.add_optimizer)
+        after(torch.autograd, "backward", lambda *_: self.after_backward())
+        after(torch.amp.GradScaler, "step", lambda *_: self.after_scaler_step())
         for owner in torch.optim.Optimizer, nn.Module:
-            _after(owner, "zero_grad", lambda *_: self.after_zero_grad())
+            after(owner, "zero_grad", lambda *_: self.after_zero_grad())
         register_optimizer_step_pre_hook(lambda opt, *_: self.before_step(opt))
         register_optimizer_step_post_hook(lambda opt, *_: self.after_step(opt))
 
@@ -153,7 +159,8 @@ class Replicas:
     def describe(self, model: nn.Module) -> DdpModel:
         """Describe a model in DDP, and whether its buffers were always the same."""
         described = describe_ddp(model)
-        sums = [total(getattr(b, "_inner", b)) for b in sent_buffers(model)]
+        buffers = [] if self.alone else sent_buffers(model)
+        sums = [total(getattr(b, "_inner", b)) for b in buffers]
         if self.buffer_sums.setdefault(model, sums) != sums:
             self.changed.add(id(model))
         described.constant_buffers = id(model) not in self.changed
@@ -180,7 +187,7 @@ class Replicas:
         # The host's tensors below the virtual GPU's: summing these up costs no time of
         # the GPU, and counts as no copy.
         inner = [getattr(p, "_inner", None) for m in equal for p in m.parameters()]
-        if inner and all(tensor is not None for tensor in inner):
+        if not self.alone and inner and all(tensor is not None for tensor in inner):
             self.next_digest = lambda: sum(map(total, inner))
 
     def sum_unwrapped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -188,7 +195,7 @@ class Replicas:
 
         If the gradients are equal on all ranks, the program has averaged them by hand.
         """
-        if not _several_ranks():
+        if self.alone or not _several_ranks():
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         fsdp_models = *fsdp_roots(), *filter(sharded, tuple(self.modules))
@@ -222,7 +229,7 @@ def _several_ranks() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _after(owner: Any, name: str, then: Callable[..., Any]) -> None:
+def after(owner: Any, name: str, then: Callable[..., Any]) -> None:
     """Call a function each time that another one has returned, with its arguments."""
     function = getattr(owner, name)
 

@@ -56,7 +56,9 @@ def text(
     if not records:
         return f"Rehearsal: {ended}, and no process left a record\n"
     failed = failures(records)
-    head = [f"Rehearsal: {ended or 'ended'}; {verdict(failed)}", listed(findings)]
+    dry = records[0].dry
+    name = "Dry run" if dry else "Rehearsal"
+    head = [f"{name}: {ended or 'ended'}; {verdict(failed)}", listed(findings)]
     parts = [_wrapped(line, first="", more="  ") for line in head]
     brief = bool(failed) and not full
     parts.append(_wrapped(where_next(brief), first=""))
@@ -66,7 +68,7 @@ def text(
     if findings:
         sentences = [f"[{f.kind}] {sentence(f)}" for f in findings]
         parts += ["\nFound", *(_wrapped(line, more="  ") for line in sentences)]
-    looked, *remarks = guarded(records)
+    looked, *remarks = supposed(records[0]) if dry else guarded(records)
     parts += ["", _wrapped(looked, first=""), *map(_wrapped, remarks)]
     # When something failed, its error should not scroll away under the tables.
     for table in [*tables(records)][: 1 if brief else None]:
@@ -75,7 +77,8 @@ def text(
         left = len(table.rows) - len(rows)
         parts += [f"  ... and {left} more, which --full shows"] if left else []
         parts += [_wrapped(table.note)] if table.note else []
-    parts += [] if brief else ["", _wrapped(modelled(records), first="")]
+    if not (brief or dry):
+        parts += ["", _wrapped(modelled(records), first="")]
     return "\n".join(parts) + "\n"
 
 
@@ -129,6 +132,25 @@ def guarded(records: list[Record]) -> list[str]:
     sentences += [f"It ended early: {why.rstrip('.')}." for why in ended]
     remarks = dict.fromkeys(remark for each in notes for remark in each.remarks)
     return sentences + [f"It remarks: {remark}" for remark in remarks]
+
+
+def supposed(record: Record) -> list[str]:
+    """Say what a dry run did, and which lines read numbers that it did not compute."""
+    who = f"rank {record.rank or 0} of {record.world_size:,}"
+    steps = f"{record.num_steps} step{'s' * (record.num_steps != 1)}"
+    first = (
+        f"One process was {who} and took {steps} of the optimizer. The others are "
+        "thought to do the same, and no large tensor was computed or sent."
+    )
+    reads = record.unknown_reads.items()
+    where = [f"{short(line)} ({times} times)" for line, times in reads]
+    if not where:
+        return [first]
+    return [
+        first,
+        f"Numbers of the GPU were read at {', '.join(where)}, and were 1, or False for "
+        "most questions. What the script decides by them is not rehearsed.",
+    ]
 
 
 def nothing_compared(records: list[Record]) -> str:
@@ -200,11 +222,14 @@ def html(records: list[Record], findings: Sequence[Finding], ended: str = "") ->
     )
     parts += [f'<ul class="bad">{items}</ul>'] if items else []
     if records:  # there are none if the command never started
-        parts += [f"<p>{escape(line)}</p>" for line in guarded(records)]
+        dry = records[0].dry
+        told = supposed(records[0]) if dry else guarded(records)
+        parts += [f"<p>{escape(line)}</p>" for line in told]
         for title, head, rows, note in tables(records):
             parts.append(f"<h2>{escape(title)}</h2>{_html_table(head, rows)}")
             parts += [f'<p class="note">{escape(note)}</p>'] if note else []
-        parts.append(f'<p class="note">{escape(modelled(records))}</p>')
+        if not dry:
+            parts.append(f'<p class="note">{escape(modelled(records))}</p>')
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -9,6 +9,7 @@ from allranks.rehearse.lines import short
 from allranks.rehearse.memory import estimate_batch
 from allranks.rehearse.records import Copy, Gpu, Record
 
+STATE = "parameters", "gradients", "optimizer"  # what every training step holds
 MOST_LINES = 3  # of a GPU's memory
 SAME = 0.005  # relative difference of counted bytes from the formula's
 
@@ -24,18 +25,10 @@ class Table(NamedTuple):
 
 def tables(records: list[Record]) -> Iterator[Table]:
     """Yield each table of the report that has rows."""
-    yield places(records)
-    others = (
-        memory,
-        memory_by_line,
-        batches,
-        traffic,
-        buckets,
-        formulas,
-        copies,
-        samples,
-    )
-    for make in others:
+    first = (places, memory, memory_by_line, batches, traffic)
+    if any(record.dry for record in records):  # one rank, and maybe very many others
+        first = (kinds, memory_by_line, batches, traffic_by_axis)
+    for make in (*first, buckets, formulas, copies, samples):
         table = make(records)
         if table.rows:
             yield table
@@ -100,6 +93,27 @@ def memory(records: list[Record]) -> Table:
         held_by = ", ".join(f"{name} {amount(n, 'B')}" for name, n in holders)
         rows.append([*place, amount(gpu.peak_bytes, "B"), share, held_by])
     return Table("Memory at the peak", ["GPU", "rank", "peak", "used", "held by"], rows)
+
+
+def kinds(records: list[Record]) -> Table:
+    """Say what a rank's GPU holds after a step and at the peak, kind by kind."""
+    rows = []
+    for _, gpu, _ in _gpus(records):
+        names = sorted(gpu.holders, key=lambda name: -gpu.holders[name])
+        for name in dict.fromkeys([*STATE, *names]):
+            held = (one.get(name, 0) for one in (gpu.state, gpu.holders))
+            rows.append([name, *(amount(n, "B") if n else "-" for n in held)])
+        after = sum(gpu.state.values())
+        share = f"{gpu.peak_bytes / gpu.capacity_bytes:.0%}"
+        of = f"{share} of {amount(gpu.capacity_bytes, 'B')}"
+        both = amount(after, "B"), f"{amount(gpu.peak_bytes, 'B')}, {of}"
+        rows.append(["together", *both])
+    note = (
+        "At the peak, parameters are a rank's own and those that are gathered then. "
+        "What an op needs while it runs, and what CUDA takes, is not in it."
+    )
+    head = ["kind", "after a step", "at the peak"]
+    return Table("Memory of a rank", head, rows, note)
 
 
 def memory_by_line(records: list[Record]) -> Table:
@@ -174,6 +188,29 @@ def traffic(records: list[Record]) -> Table:
     merged.sort(key=lambda row: "a step" not in row[3])  # first what matters most
     head = ["operation", "bytes", "group", "called", "line", "by"]
     return Table("Collectives and messages", head, merged)
+
+
+def traffic_by_axis(records: list[Record]) -> Table:
+    """Sum up a rank's calls, with the axis of the mesh whose ranks meet in each."""
+    rows = []
+    for record in records:
+        for call in record.collectives:
+            steady = call.num_steps >= max(record.num_steps - 1, 2)
+            each = f"{call.times / record.num_steps:.3g} a step" if steady else ""
+            size = f"{len(call.group):,} ranks"
+            whole = len(call.group) == record.world_size
+            row = [
+                call.op + (" (backward)" if call.in_backward else ""),
+                amount(call.num_bytes, "B"),
+                call.dtype,
+                f"{call.axis}, {size}" if call.axis else f"{'all ' * whole}{size}",
+                each or f"{call.times} in all",
+                short(call.line),
+            ]
+            rows.append((steady * call.times * call.num_bytes, row))
+    rows.sort(key=lambda pair: -pair[0])  # first what weighs most in a step
+    head = ["operation", "bytes", "dtype", "axis", "called", "line"]
+    return Table("Collectives and messages", head, [row for _, row in rows])
 
 
 def buckets(records: list[Record]) -> Table:

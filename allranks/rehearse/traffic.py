@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from allranks.backends import nccl
@@ -39,8 +40,15 @@ class Traffic:
         self.world_size = 0  # until there is a group
         # By address: host memory that was copied from a GPU, and the line that did it.
         self.copied_at: dict[int, str] = {}
+        self.axes: dict[str, str] = {}  # of meshes, by the name of a group
         register_optimizer_step_pre_hook(lambda *_: self.note_rank())
         self.forget()
+
+    def name_axes(self, mesh: DeviceMesh) -> None:
+        """Know the groups of a mesh by its axes."""
+        names = mesh.mesh_dim_names or ()
+        groups = getattr(mesh, "_dim_group_names", ())
+        self.axes |= dict(zip(groups, names, strict=False))
 
     def forget(self) -> None:
         """Begin anew, as a process does that was forked."""
@@ -58,7 +66,8 @@ class Traffic:
         line, doing, _ = lines.place()
         in_backward = "backward" in doing
         # A loop makes the same calls again and again, so a record stays small.
-        key = call.op, call.num_bytes, call.group, line, in_backward
+        dtype = str(call.dtype).removeprefix("torch.")
+        key = call.op, call.num_bytes, call.name, dtype, line, in_backward
         if key not in self.collectives:
             self.collectives[key] = Collective(
                 op=call.op,
@@ -66,6 +75,8 @@ class Traffic:
                 group=list(call.group),
                 line=line,
                 in_backward=in_backward,
+                dtype=dtype,
+                axis=self.axes.get(call.name, ""),
             )
         self.collectives[key].count(self.replicas.num_steps)
         self.num_late += self.replicas.num_steps > 0

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from allranks.vgpu import device_module, generators, machine, patches
+from allranks.vgpu import device_module, generators, kernels, machine, patches
 from allranks.vgpu.cuda import cards, sync_batch_norm
 from allranks.vgpu.machine import Costs, Machine, Where
 from allranks.vgpu.patcher import Entry
@@ -108,7 +108,7 @@ def _make(
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     home.require(math.prod(size) * dtype.itemsize, size)  # before the CPU allocates it
     with generators.drawing(factory, home, args, kwargs) as drawn:
-        drawn.append(factory(*args, device="cpu", **kwargs))
+        drawn.append(kernels.make(factory, args, kwargs))
     made = VirtualTensor(drawn[0], home)
     if home.machine.capture is not None:
         made_on_cpu = {**kwargs, "device": torch.device("cpu")}

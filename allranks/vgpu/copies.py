@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._mode_utils import no_dispatch
 
-from allranks.vgpu import lazy
+from allranks.vgpu import kernels, lazy
 from allranks.vgpu.machine import Machine, current, is_virtual, kind
 from allranks.vgpu.subclasses import as_own, of_the_reader
 from allranks.vgpu.tensor import OWN, VirtualTensor
@@ -52,8 +52,8 @@ def move(
     """Return a copy on another device, without autograd."""
     inner = tensor._inner if isinstance(tensor, VirtualTensor) else tensor
     home = machine.device(target) if is_virtual(target) else None
-    made = inner.clone()
-    out = made if home is None else VirtualTensor(made, home)
+    made = kernels.clone(inner)
+    out = kernels.land(made, machine) if home is None else VirtualTensor(made, home)
     if home is not None and home is not getattr(tensor, "_home", None):
         out = as_own(out, type(tensor))
     source = tensor._home if isinstance(tensor, VirtualTensor) else None

@@ -220,9 +220,9 @@ def _noted(where: torch.Tensor, func: Op, raw: list, kwargs: Kwargs) -> torch.Te
     """Run an op on tensors of the host, for a CUDA graph too if one is captured."""
     capture = where._home.machine.capture
     if capture is None:
-        return func(*raw, **kwargs)
+        return kernels.run(func, raw, kwargs)
     capture.before(func, raw, kwargs)
-    made = func(*raw, **kwargs)
+    made = kernels.run(func, raw, kwargs)
     capture.after(where._home, func, raw, kwargs, made)
     return made
 

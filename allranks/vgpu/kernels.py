@@ -1,8 +1,11 @@
-"""Where CUDA has other kernels than the CPU: one that is missing, slow, or too many.
+"""How the CPU computes what a GPU would, and where CUDA has other kernels than it.
 
 In 16 bits, what the CPU lacks, or takes hundreds of times as long for as for 32, is
 computed in fp32 and rounded once, which is also what a GPU does. Attention that only
 GPUs have a kernel for is computed by the CPU's own.
+
+Nothing else computes: whoever wants the shapes alone puts functions of its own in place
+of ``run``, ``make``, ``clone`` and ``land``.
 """
 
 from collections.abc import Callable
@@ -12,7 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from allranks.vgpu.machine import kind
+from allranks.vgpu.machine import Machine, kind
 from allranks.vgpu.messages import refusal
 
 aten = torch.ops.aten
@@ -59,6 +62,23 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             raise
         what = f"{func.name().partition('.')[0]}, which has a kernel for CUDA only,"
         raise NotImplementedError(refusal(what)) from None
+
+
+def make(factory: Callable, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Make a tensor of the host, as torch.zeros does."""
+    return factory(*args, device="cpu", **kwargs)
+
+
+def clone(
+    tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format
+) -> torch.Tensor:
+    """Return a copy of a tensor of the host."""
+    return tensor.clone(memory_format=memory_format)
+
+
+def land(tensor: torch.Tensor, machine: Machine) -> torch.Tensor:
+    """Return a tensor that came from a GPU as the host gets it."""
+    return tensor
 
 
 def _in_fp32(func: Callable, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:

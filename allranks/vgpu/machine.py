@@ -86,7 +86,8 @@ class Device:
     busy_s: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.machine.kind}:{self.index}"
+        on_host = self is self.machine.host
+        return "cpu" if on_host else f"{self.machine.kind}:{self.index}"
 
     def __deepcopy__(self, memo: dict) -> "Device":
         """Return the device itself: a tensor's copy is on the same one."""
@@ -183,6 +184,8 @@ class Machine:
         self.settled = False  # whether CUDA_VISIBLE_DEVICES has been read
         self.observer: Observer | None = None
         self.capture: Any = None  # has before() and after(): a CUDA graph's
+        # The host as a device, if tensors without numbers may be there; nobody counts.
+        self.host: Device | None = None
         self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
         self._lock = threading.RLock()  # reentrant, since a free may interrupt a count
 
@@ -224,6 +227,8 @@ class Machine:
 
         An observer gets the shape of the tensor that it was made for.
         """
+        if device is self.host:
+            return
         key = storage._cdata
         num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
         with self._lock:
@@ -253,7 +258,9 @@ class Machine:
     def recount(self, storage: torch.UntypedStorage) -> None:
         """Count a storage again after an op has changed its size in place."""
         with self._lock:
-            device, before = self._blocks[storage._cdata]
+            device, before = self._blocks.get(storage._cdata, (self.host, 0))
+            if device is self.host:
+                return
             num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
             device.require(num_bytes - before)
             device.allocated -= before
@@ -305,6 +312,8 @@ class Machine:
             num_bytes: how much it reads and writes.
             flops: floating-point operations.
         """
+        if device is self.host:
+            return
         duration = max(flops / self.costs.flops, num_bytes / self.costs.memory)
         self._spend([device], op, shape, duration, num_bytes)
 
@@ -323,7 +332,10 @@ class Machine:
         unless it is non_blocking (``wait`` is False). An observer gets the two tensors
         on the CPU.
         """
+        source, target = (None if d is self.host else d for d in (source, target))
         ends = [end for end in (source, target) if end is not None]
+        if not ends:
+            return
         if len(ends) < 2:
             self._check_not_capturing()
         duration = num_bytes / self.costs.link

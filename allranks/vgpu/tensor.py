@@ -23,7 +23,6 @@ OWN = {"_inner", "_home", "_is_param"}  # attributes of the class, not the user'
 class VirtualTensor(torch.Tensor):
     """A tensor on a virtual GPU, made by ``.to("vgpu:0")`` or ``device="vgpu:0"``."""
 
-    is_cpu = False
     __module__ = "torch"  # tensorboardX takes a tensor only from there
 
     @staticmethod
@@ -69,6 +68,11 @@ class VirtualTensor(torch.Tensor):
         return torch.device(str(self._home))
 
     @property
+    def is_cpu(self) -> bool:
+        """Tell whether it is on the host, as it is without numbers alone."""
+        return self._home is self._home.machine.host
+
+    @property
     def grad(self) -> torch.Tensor | None:
         """Return the gradient, which is on the same device."""
         return torch.Tensor.grad.__get__(self)
@@ -101,9 +105,11 @@ class VirtualTensor(torch.Tensor):
         """Return this new tensor as if it had been made elsewhere; log no copy."""
         where = torch.device(where)
         if not is_virtual(where):
-            return self._inner.to(where, copy=True)
+            return self if self.is_cpu else self._inner.to(where, copy=True)
         home = self._home.machine.device(where)
-        return self if home is self._home else VirtualTensor(self._inner.clone(), home)
+        if home is self._home:
+            return self
+        return VirtualTensor(dispatch.kernels.clone(self._inner), home)
 
     def _follow(self) -> None:
         """Take over the size of the tensor inside, which an op has changed in place."""

@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from allranks.backends.nccl import collectives, exchanges
 from allranks.backends.nccl.collectives import Tensor, Tensors
 from allranks.backends.nccl.group import ProcessGroupNCCL
+from allranks.vgpu import kernels
 
 
 class Reduction:
@@ -41,11 +42,11 @@ def _whole(tensor: Tensor) -> Tensor:
     inner = tensor._inner
     if inner.is_contiguous():
         return tensor
-    return type(tensor)(inner.contiguous(), tensor._home)
+    return _copy(tensor)
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    inner = tensor._inner.detach().clone(memory_format=torch.contiguous_format)
+    inner = kernels.clone(tensor._inner.detach(), torch.contiguous_format)
     return type(tensor)(inner, tensor._home)
 
 

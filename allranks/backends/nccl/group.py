@@ -166,7 +166,7 @@ class ProcessGroupNCCL(Stubs, dist.ProcessGroupGloo):
         shape, num_bytes = outputs[0].shape if outputs else (), call.num_bytes
         home.machine.compute(home, f"nccl:{op}", shape, num_bytes=num_bytes)
         # From here gloo's threads work on; the work that is returned waits for them.
-        started = launch()
+        started = self._carry_out(call, inputs, outputs, launch)
         works = started if isinstance(started, list) else [started] if started else []
         timeout = self._timeout(timeout_ms)
         work = NcclWork(self.rank(), call, timeout, works, [*outputs])
@@ -174,6 +174,16 @@ class ProcessGroupNCCL(Stubs, dist.ProcessGroupGloo):
             self._batch.append(work)
         self._keep(work)
         return work
+
+    def _carry_out(
+        self,
+        call: Call,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        launch: Callable[[], Any],
+    ) -> Any:
+        """Start what fills the outputs; return what ``launch`` of ``start`` returns."""
+        return launch()
 
     def own_gpu(self, given: torch.device) -> int:
         """Return the index of the GPU that NCCL takes for a call without tensors.

@@ -47,7 +47,7 @@ def to_cuda(
 
 def is_cuda(self: VirtualTensor) -> bool:
     """Tell whether it is on a device that is called cuda."""
-    return self._home.machine.kind == "cuda"
+    return self._home.machine.kind == "cuda" and not self.is_cpu
 
 
 def accelerator(check_available: bool = False) -> torch.device:

@@ -1,0 +1,80 @@
+"""A dry run counts what a real one counts, to the byte, and says what it cannot run."""
+
+import json
+
+import pytest
+
+from tests.allranks.rehearse.running import SCRIPTS, sentences, torchrun
+
+DRY = "--dry", "--steps=0"  # to the script's own end, as the real run
+SAME = (  # of the records of rank 0
+    "num_steps",
+    "num_backwards",
+    "num_late_collectives",
+    "collectives",
+    "copies",
+    "ddp",
+    "fsdp",
+    "gpus",
+)
+
+
+def first_record(path):
+    """Return what rank 0 has left in a report for programs."""
+    return json.loads(path.read_text("utf8"))["processes"][0]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("script", ["titan.py", "hf_loop.py", "gpt.py"])
+def test_a_dry_run_counts_what_gloo_really_sent(rehearse, tmp_path, script, ranks):
+    """Every call, byte, copy and holder of memory is that of ranks that computed."""
+    command = torchrun(script, ranks=ranks)
+    real, dry = tmp_path / "real.json", tmp_path / "dry.json"
+    gpus = f"--gpus={ranks}", "--quiet"
+    code, out, err = rehearse(*gpus, "--no-guard", f"--json={real}", *command)
+    assert code == 0, out + err
+    world = f"--world-size={ranks}"
+    code, out, err = rehearse(*gpus, *DRY, world, f"--json={dry}", *command)
+    assert code == 0, out + err
+    real, dry = first_record(real), first_record(dry)
+    for name in SAME:
+        assert dry[name] == real[name], name
+    assert real["collectives"] and real["gpus"][0]["peak_bytes"] > 1e5
+    assert dry["dry"] and not real["dry"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--dry"], "--dry needs --world-size, such as --world-size 1024"),
+        (["--world-size=8"], "--world-size and --steps need --dry"),
+        (["--dry", "--world-size=0"], "--world-size 0: choose 1 to 1,048,576"),
+        (["--dry", "--world-size=8", "--steps=-1"], "--steps -1: choose 1 or more"),
+        (["--dry", "--world-size=8", "--nodes=2"], "say --world-size alone"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(rehearse, capfd, words, sentence):
+    """It is said before anything runs."""
+    with pytest.raises(SystemExit):
+        rehearse(*words, *torchrun("titan.py"))
+    assert sentence in sentences(capfd.readouterr().err)
+
+
+def test_a_world_that_nodes_do_not_make_is_refused(rehearse):
+    """torchrun's ranks of a node have to make the world."""
+    code, _, err = rehearse("--dry", "--world-size=6", *torchrun("titan.py", ranks=4))
+    assert code == 2
+    assert "--world-size 6 is no multiple of the 4 ranks of a node" in sentences(err)
+
+
+def test_a_mesh_that_does_not_fill_the_world_fails_at_its_line(rehearse):
+    """The sentence has the mesh and the world."""
+    lines = (SCRIPTS / "titan.py").read_text("utf8").splitlines()
+    number = 1 + next(i for i, line in enumerate(lines) if "init_device_mesh(" in line)
+    command = torchrun("titan.py", "--tp=4", ranks=2)
+    code, out, _ = rehearse("--dry", "--world-size=6", *command)
+    assert code == 1
+    assert (
+        f"titan.py:{number}: ValueError: the mesh (1, 4) has 4 ranks, and --world-size "
+        "6 is no multiple of it"
+    ) in sentences(out)
