@@ -80,7 +80,7 @@ class Outside(Status):
 
     required_arguments = 1
     optional_arguments = 1
-    heads = ("their test", "with the classes of this book", "with PyTorch's")
+    heads = ("test", "with the classes of this book", "with PyTorch's")
     widths = (40, 34, 26)
 
     def run(self) -> list[nodes.Node]:
