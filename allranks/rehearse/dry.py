@@ -15,6 +15,7 @@ It stands at 1, which is a loss to log and a norm to divide by, and each line th
 it is noted.
 """
 
+import atexit
 import functools
 import importlib.util
 import sys
@@ -34,7 +35,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 
-from allranks.backends.nccl import calls
+from allranks.backends.nccl import calls, patches
 from allranks.backends.nccl.collectives import flat
 from allranks.backends.nccl.group import ProcessGroupNCCL
 from allranks.rehearse import lines
@@ -442,6 +443,7 @@ def install(recorder: Any, num_steps: int, leave: Callable[[int], NoReturn]) -> 
         leave: ends it.
     """
     global reads
+    atexit.unregister(patches.remind)  # it ends before the script can destroy a group
     machine, replicas = recorder.machine, recorder.replicas
     reads = recorder.unknown_reads
     machine.host = Device(-1, 2**63, machine)

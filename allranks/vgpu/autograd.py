@@ -130,9 +130,9 @@ def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
         else grad
         for grad, home in zip(grads, homes, strict=True)
     ]
-    home = next(filter(None, homes), None)
+    home = next((home for home in homes if home and not home.is_host), None)
     # In the engine's thread for a device, that device is the current one.
-    with device_module.module.device(None if home is None else home.index):
+    with device_module.module.device(getattr(home, "index", None)):
         made = _apply_backward(self, *grads)
     found = list(made) if isinstance(made, tuple) else [made]
     for at, (grad, where) in enumerate(zip(found, places, strict=False)):

@@ -148,7 +148,8 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     same_device.check(tensors)
     home = tensors[0]._home
     home.machine.check_plugged_in(home)
-    generators.check(kwargs.get("generator"))
+    if not home.is_host:
+        generators.check(kwargs.get("generator"))
     where = kwargs.get("device")
     if is_virtual(where):  # C++ means this device by "cpu"
         home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}

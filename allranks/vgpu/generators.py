@@ -193,7 +193,7 @@ def drawing(
 
     A device of the kind "cuda" has a generator of its own; others draw from the CPU's.
     """
-    if home.machine.kind == "cuda" and _draws(op, args, kwargs):
+    if home.machine.kind == "cuda" and not home.is_host and _draws(op, args, kwargs):
         return _draw_from(home, kwargs)
     return nullcontext([])
 

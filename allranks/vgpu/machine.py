@@ -86,8 +86,12 @@ class Device:
     busy_s: float = 0.0
 
     def __str__(self) -> str:
-        on_host = self is self.machine.host
-        return "cpu" if on_host else f"{self.machine.kind}:{self.index}"
+        return "cpu" if self.is_host else f"{self.machine.kind}:{self.index}"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it stands for the host, where tensors without numbers may be."""
+        return self is self.machine.host
 
     def __deepcopy__(self, memo: dict) -> "Device":
         """Return the device itself: a tensor's copy is on the same one."""
@@ -227,7 +231,7 @@ class Machine:
 
         An observer gets the shape of the tensor that it was made for.
         """
-        if device is self.host:
+        if device.is_host:
             return
         key = storage._cdata
         num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
@@ -312,7 +316,7 @@ class Machine:
             num_bytes: how much it reads and writes.
             flops: floating-point operations.
         """
-        if device is self.host:
+        if device.is_host:
             return
         duration = max(flops / self.costs.flops, num_bytes / self.costs.memory)
         self._spend([device], op, shape, duration, num_bytes)
@@ -332,7 +336,7 @@ class Machine:
         unless it is non_blocking (``wait`` is False). An observer gets the two tensors
         on the CPU.
         """
-        source, target = (None if d is self.host else d for d in (source, target))
+        source, target = (d and (None if d.is_host else d) for d in (source, target))
         ends = [end for end in (source, target) if end is not None]
         if not ends:
             return

@@ -69,8 +69,8 @@ class VirtualTensor(torch.Tensor):
 
     @property
     def is_cpu(self) -> bool:
-        """Tell whether it is on the host, as it is without numbers alone."""
-        return self._home is self._home.machine.host
+        """Tell whether it is on the host, where only a dry run's may be."""
+        return self._home.is_host
 
     @property
     def grad(self) -> torch.Tensor | None:

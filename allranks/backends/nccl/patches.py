@@ -220,7 +220,7 @@ def install() -> None:
         _patcher.apply(PATCHES)
         dispatch.SPECIAL.update(_ops())
         _choose("_register_builtin_nccl_as_legacy")
-        atexit.register(_remind)
+        atexit.register(remind)
 
 
 def _choose(register: str) -> None:
@@ -229,7 +229,7 @@ def _choose(register: str) -> None:
         getattr(distributed_c10d, register)()
 
 
-def _remind() -> None:
+def remind() -> None:
     """Warn, as PyTorch does at exit, of a group that was not destroyed."""
     if dist.is_initialized() and group.of(dist.group.WORLD) is not None:
         print(f"[rank{dist.get_rank()}]: Warning: {LEFT}", file=sys.stderr)
@@ -237,7 +237,7 @@ def _remind() -> None:
 
 def uninstall() -> None:
     """Undo what ``install`` did; a second call does nothing."""
-    atexit.unregister(_remind)
+    atexit.unregister(remind)
     _patcher.undo()
     _choose("_register_builtin_nccl_backend")
     for op in _ops():
