@@ -1,5 +1,9 @@
 """A reader drags the size along the axis, by hand and by keyboard."""
 
+from itertools import combinations
+
+import pytest
+
 from allranks.topics import Crossings
 
 
@@ -145,3 +149,27 @@ def test_small_drawings_send_each_message_on_one_clock(explore):
     still = explore("book/ch7_collectives", "crossings")
     still.page.wait_for_timeout(700)
     assert not still.box.evaluate("box => box.getAnimations({ subtree: true }).length")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_lines_are_named_where_the_upright_one_meets_them(explore, width):
+    """With their times once these are known; no name is on another or on the offer."""
+    x = explore("book/ch7_collectives", "crossings", asked=True)
+    x.page.set_viewport_size({"width": width, "height": 800})
+    tags = x.box.locator("svg [data-tag] text")
+    assert tags.all_text_contents() == ["ring", "tree", "naive"]
+    assert "10 µs" in x.box.locator("svg").first.text_content()  # the axis has numbers
+    x.press("114 µs")
+    assert tags.all_text_contents() == ["ring 114 µs", "tree 136 µs", "naive 204 µs"]
+    x.unfold()
+    offer = x.box.locator("[data-key=real] text")
+    line = x.box.locator("svg [role=slider] path")
+    for n in 1000, 10**4, 10**5, 10**6, 10**7, 10**9, 10**10:
+        x.fill("bytes, n", n)
+        boxes = [one.bounding_box() for one in [*tags.all(), offer]]
+        for a, b in combinations(boxes, 2):
+            wide = min(a["x"] + a["width"], b["x"] + b["width"]) - max(a["x"], b["x"])
+            high = min(a["y"] + a["height"], b["y"] + b["height"]) - max(a["y"], b["y"])
+            assert wide <= 0 or high <= 4, n
+        upright, box = line.bounding_box(), boxes[-1]
+        assert not box["x"] < upright["x"] < box["x"] + box["width"], n
