@@ -135,6 +135,27 @@ def test_the_charts_show_the_steps_own_numbers():
             assert float(one.get("width")) / scale == pytest.approx(found.waits, 0.02)
 
 
+@pytest.mark.parametrize("room", [picture.WIDE, picture.PHONE], ids=["page", "phone"])
+def test_what_is_stored_is_not_hatched_and_adam_stands_above_its_block(room):
+    """Only what travels is hatched: in the lanes and in the squares of who gets it."""
+    text = picture.chart("ddp", room, picture.longest())
+    root = ET.fromstring(f"<svg>{text}</svg>")
+    boxes = [(e, e.get("style", "")) for e in root.iter("rect")]
+    stored = [style for e, style in boxes if e.get("data-kind")]
+    assert len(set(stored)) == len(sums.KINDS) * picture.WORLD_SIZE
+    assert not any("url(#" in style for style in stored)
+    assert any("url(#" in style for e, style in boxes if e.get("data-cell"))
+    tops = [
+        float(e.get("y"))
+        for e in root.iter("rect")
+        if f"fill-opacity:{picture.WORK['step']}" in e.get("style", "")
+        and not e.get("data-kind")
+    ]
+    names = [float(e.get("y")) for e in root.iter("text") if e.text == "Adam"]
+    assert len(tops) == picture.WORLD_SIZE
+    assert all(0 < top - name < 8 for top, name in zip(tops, names, strict=True))
+
+
 def test_a_tank_never_runs_over():
     """One scale holds for all layouts, on the page and on paper."""
     for layout in picture.LAYOUTS:
