@@ -21,6 +21,7 @@ PARTS = (
     "runs.run",  # {run}: a command and its recorded output
     "runs.bench",  # {bench}: a measured figure
     "runs.picture",  # {picture}: drawn from what a run printed
+    "runs.glued",  # a notebook's page leaves out what hands its results to other pages
     "runs.callouts",  # {callouts}: a listing with numbers at its lines
     "runs.gpu",  # {gpu}: what make gpu found, with the machine and the date
     "runs.status",  # {status}: when each file last ran, and how it ended

@@ -191,11 +191,12 @@ def plainly(fresh: list[dict]) -> str:
         sum(one[key] for one in fresh) for key in keys
     )
     return (
-        f"We tried the search box on {known} logs that were not used to build it, and "
-        f"in {first} it named the right failure first. We also gave it {unknown} "
-        f"failures that the clinic doesn't cover, and {guessed} of them were mistaken "
-        f"for one that it does. Of {healthy} logs of healthy jobs, "
-        f"{alarms or 'none'} raised an alarm."
+        f"We tried the search box on {known} logs that were not used to build it. In "
+        f"{first} of them, it named the right failure first. What does it say about a "
+        f"failure that the clinic doesn't cover? We gave it {unknown} of these. The "
+        f"right answer would be that nothing fits, but for {guessed} of them it named "
+        f"a failure from the clinic. In {healthy} logs of healthy jobs, it found a "
+        f"failure in {alarms or 'none'}."
     )
 
 
