@@ -168,7 +168,7 @@ function nest(view, which, at) {
       rect(x + 1, y, width - 4, tall + level * out + 4 * out, { class: "x-frame", style: grey(i), "data-id": `${which} ${i}`,
         "data-from": fresh && i === order.length - 1 ? `add ${which} ${name}` : null }),
       text(x + 10, y + level / 2 + 5, name, START),
-      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
+      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix, a part per rank", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
       text(x + width - 14, y + level / 2 + 5, "×", { class: "x-strong" }));
     return pressable(shape, `off ${which} ${i}`, `${WHO[which]} takes ${name} off`,
       () => set({ [which]: order.filter((_, one) => one !== i), repaired: false }));
