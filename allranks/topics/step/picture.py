@@ -160,8 +160,10 @@ def _lane(
         yield f"<rect {box}>{title}</rect>"
         if kind in WORK:  # a tick below the words, so that no line strikes them through
             yield f'<path d="M{x:.1f} {foot - 8}v8" style="stroke:{color}"/>'
-        if kind == "step":  # above its narrow box, beside the knob
-            yield write(x + wide - 9, top - 3, name, "end", room.size - 1)
+        if kind == "step":  # beside its narrow box, read from above
+            word = write(0, 0, name, "start", room.size - 1)
+            yield f'<g transform="translate({x + wide + 5:.1f} {top}) rotate(90)">'
+            yield f"{word}</g>"
     for kind, word in words:
         spans = [span for span in found.spans if span.kind == kind]
         if spans and (spans[-1].end - spans[0].start) * scale > 2.7 * room.size:
