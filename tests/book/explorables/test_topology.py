@@ -164,7 +164,7 @@ def test_no_two_ranks_have_one_hue_and_depth_says_nothing(explore):
 
 def test_numbers_in_boxes_are_named_in_them_or_beside_their_machine(explore):
     """Where a box has no room for “rank 2, local 0”, its machine's name says which."""
-    x = explore(PAGE, "topology")
+    x = explore("book/ch4_ranks", "topology")
     drawing = x.box.locator("svg").first
     x.page.set_viewport_size({"width": 1280, "height": 800})
     for nodes, words in (3, "local 0"), (8, "node 1: rank over local"):
