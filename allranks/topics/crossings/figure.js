@@ -242,9 +242,14 @@ function tags({ facts, state, narrow, asking }, { x, y, at, map, wide, top, insi
     now + 16 * side, base - 15 * i, name === facts.fastest && !asking]);
 }
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4"; // lines are not seen behind
-const named = (those) => those.map(([name, words, [fx, fy], x, y, strong]) => h("svg:g", { "data-tag": name, "pointer-events": "none" },
+const named = (those) => those.length > 0 && h("svg:g", { "pointer-events": "none" }, plate(those), those.map(([name, words, [fx, fy], x, y, strong]) => h("svg:g", { "data-tag": name },
   h("svg:path", { class: "x-frame", d: `M${fx} ${fy}L${x} ${y - 4}` }),
-  text(x + (x < fx ? -3 : 3), y, words, { class: strong ? "x-small x-strong" : "x-small", style: OVER, "text-anchor": x < fx ? "end" : "start" })));
+  text(x + (x < fx ? -3 : 3), y, words, { class: strong ? "x-small x-strong" : "x-small", "text-anchor": x < fx ? "end" : "start" }))));
+// What is behind the names is not seen.
+function plate(those) {
+  const [, , [from], x] = those[0], wide = 6 + 7 * Math.max(...those.map(([, words]) => words.length));
+  return rect(x < from ? x - wide : x, those.at(-1)[4] - 12, wide, 15 * those.length + 1, { class: "x-plate" });
+}
 
 // Say where the lowest line pays for what: it bends where its steps cost as much as its bytes.
 function bends({ facts, state, width, narrow }, { x, y, at, floor }) {
