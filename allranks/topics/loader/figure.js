@@ -208,7 +208,7 @@ function pauses({ x, from, to }, batches, n, y, tall) {
     const free = batches[k][3], left = x(free), wide = x(begin) - left;
     return begin - free > EPS && begin > from && free < to && wide > 4 && h("svg:g.x-pause", {},
       rect(left + 1.5, y(w) + 1.5, wide - 4, tall - 3, { class: "x-idle", "data-id": `pause ${k}` }),
-      tall > 11 && wide > 66 ? text(left + wide / 2, y(w) + tall / 2 + 4, "queue full", { class: "x-small" }) : null);
+      tall > 11 && wide > 32 ? text(left + wide / 2, y(w) + tall / 2 + 4, wide > 62 ? "queue full" : "full", { class: "x-small" }) : null);
   });
 }
 

@@ -148,4 +148,4 @@ def test_a_workers_waiting_is_drawn(explore):
         assert worker == same and begin > ready
     assert pauses.count() >= 4
     assert "x-idle" in pauses.first.get_attribute("class")
-    assert "queue full" in x.box.locator("svg").text_content()
+    assert "full" in x.box.locator("svg").text_content()
