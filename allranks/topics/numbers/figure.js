@@ -152,7 +152,7 @@ const fields = [
     options: KEYS.map((key) => [key, FORMATS[key].label]) },
 ];
 
-const ENDS = [-46, 39], NEAR = [-10, 10]; // powers of ten, the ends of the axis; on a phone, of its middle
+const ENDS = [-46, 39], NEAR = [-8, 8]; // powers of ten, the ends of the axis; on a phone, of its middle
 const ROW = 24, SIDE = 76, TIP = 7; // px: a format's row, what stands left of axis and ruler, an axis' ends
 const DEPTH = [44, 28, 12]; // %: sign, exponent, mantissa; no rank, so all grey
 const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" };
@@ -224,7 +224,7 @@ function ranges({ state, facts, before, set, width, narrow }) {
     text(right, 13, "it stores", { ...soft, "text-anchor": "end" }), text(width, 13, plusOf(brief(facts.exact[1], 7)), { ...small, "text-anchor": "end" }),
     h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
     h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide + 2 * TIP}` }),
-    (narrow ? [-10, -5, 0, 5, 10] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
+    (narrow ? [-8, -4, 0, 4, 8] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
       text(x(k), floor + 19, k ? raised(10, k) : "1", soft)]),
     old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };
 }

@@ -42,7 +42,7 @@ def test_the_number_follows_hand_and_keys_and_keeps_its_sign(explore):
         x.page.keyboard.press("ArrowLeft")
     assert -1 < float(x.field("a number").input_value()) / float(typed) - 0.01 < 0.01
     x.page.keyboard.press("End")
-    assert float(x.field("a number").input_value()) == -1e10  # a phone's axis
+    assert float(x.field("a number").input_value()) == -1e8  # a phone's axis
     x.page.set_viewport_size({"width": 1280, "height": 800})
     handle.focus()
     x.page.keyboard.press("End")
