@@ -235,8 +235,8 @@ function label(row, x) {
   const middles = new Set(runs.map((run) => run[run.length >> 1]));
   return row.map((w, n) => {
     const words = small(w) ? `${w[1]}` : w[0] + w[1], half = 3.6 * words.length, middle = (x(w[3]) + x(w[4])) / 2;
-    const over = small(w) && wide(w) < 2 * half + 1;
-    if (!middles.has(n) || (over && w[1] % 4) || middle - half < edge + 1.5) return [""];
+    const over = small(w) && wide(w) < 2 * half + 0.8;
+    if (!middles.has(n) || (over && w[1] % 4) || middle - half < edge + 0.8) return [""];
     edge = middle + half;
     return [words, over];
   });

@@ -188,7 +188,7 @@ function machine(i, view, plan) {
   const carTop = top + pad, gpuTop = carTop + car + link, floor = deck ? gpuTop + GPU : carTop + car;
   const x = (column) => left + side + pad + column * pitch, wide = pitch - Math.min(6, pitch / 6), middle = (column) => x(column) + wide / 2;
   const first = sum(nodes.slice(0, i)), small = { class: "x-small" };
-  const words = plan.words || wide > 8 * `rank ${facts.world_size - 1}`.length;
+  const words = plan.words || wide > 7.8 * `rank ${facts.world_size - 1}`.length;
   const numbers = wide >= 8 * String(facts.world_size - 1).length + 5 && car > 11;
   // Where a box has room for numbers only, the name of its machine says whose they are.
   const whose = words || !numbers ? "" : car >= 36 && pitch >= 22 ? ": rank over local" : ": ranks";
