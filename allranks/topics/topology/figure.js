@@ -191,7 +191,7 @@ function machine(i, view, plan) {
   const words = plan.words || wide > 7.8 * `rank ${facts.world_size - 1}`.length;
   const numbers = wide >= 8 * String(facts.world_size - 1).length + 5 && car > 11;
   // Where a box has room for numbers only, the name of its machine says whose they are.
-  const whose = words || !numbers ? "" : car >= 36 && pitch >= 22 ? ": rank over local" : ": ranks";
+  const whose = words || !numbers ? "" : car >= 36 && pitch >= 22 ? ": rank, local" : ": ranks";
   const title = `node ${i}${whose}`, tight = plan.machine - 6.7 * title.length < (plan.machine > 220 ? 150 : 20);
   const sought = asked(view).right, counted = i < facts.node_rank ? n : here ? facts.local_rank : 0;
   const cars = upto(n).map((local) => {

@@ -210,17 +210,23 @@ NAMED = """([box, id]) => [
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_numbers_never_go_and_never_lie_on_each_other(explore, width):
-    """With 16 micro-batches, every fourth forward pass still has its number."""
+    """With 16 micro-batches too, the numbers that fit are there, or every fourth is."""
     x = explore(PAGE, "pipelines")
     x.page.set_viewport_size({"width": width, "height": 800})
-    for count, schedule in (8, "1F1B"), (16, "1F1B"), (16, "GPipe"):
+    x.field("Schedule").select_option("1F1B")
+    every, fourth = set(range(8)), {0, 4, 8, 12}
+    for count, schedule, kind, wanted in (
+        (8, "1F1B", "F", every),
+        (8, "1F1B", "B", every),
+        (16, "1F1B", "B", set(range(10)) | fourth),
+        (16, "GPipe", "F", fourth),
+        (16, "GPipe", "B", set(range(10)) | fourth),
+    ):
         x.fill("Micro-batches", count)
         x.field("Schedule").select_option(schedule)
         for rank in range(4):
             found = x.page.evaluate(NAMED, [x.box.element_handle(), f"a {rank}"])
             places = sorted((left, right) for *_, left, right in found)
             assert all(a[1] <= b[0] + 1.5 for a, b in pairwise(places)), (count, rank)
-            words = {words for kind, words, *_ in found if kind == "F"}
-            whole = [f"F{i}" if "F0" in words else f"{i}" for i in range(count)]
-            few = {w for w in whole if int(w.lstrip("F")) % 4 == 0}
-            assert words == set(whole) if count == 8 else rank or words >= few
+            said = {int(words.lstrip(kind)) for of, words, *_ in found if of == kind}
+            assert said >= wanted, (count, schedule, kind, rank)

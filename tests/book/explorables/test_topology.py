@@ -167,7 +167,7 @@ def test_numbers_in_boxes_are_named_in_them_or_beside_their_machine(explore):
     x = explore("book/ch4_ranks", "topology")
     drawing = x.box.locator("svg").first
     x.page.set_viewport_size({"width": 1280, "height": 800})
-    for nodes, words in (3, "local 0"), (8, "node 1: rank over local"):
+    for nodes, words in (3, "local 0"), (8, "node 1: rank, local"):
         x.fill("Nodes (--nnodes)", nodes)
         assert words in drawing.locator("text").all_text_contents()
     x.page.set_viewport_size({"width": 390, "height": 844})
