@@ -122,3 +122,22 @@ def test_both_ends_stay_in_the_drawing(explore):
         for speed in 0.001, 10_000:
             x.fill("B, GB/s per link", speed)
             assert shapes.evaluate_all(inside)
+
+
+def test_a_slow_link_leaves_no_slivers(explore):
+    """A bar of over five times the shortest is cut, with a gap and a word for it."""
+    x = explore(PAGE, "compression")
+    cuts = x.box.locator("svg .x-cut")
+    assert cuts.count() == 0
+    x.fill("B, GB/s per link", 0.73)
+    facts = Compression(gb_per_s=0.73).facts
+    steps = [way[-1] for way in facts["ways"]]
+    longest = [max(s, g or 0) for s, g in zip(steps, facts["as_good"], strict=True)]
+    assert cuts.count() == sum(one > 5 * min(steps) for one in longest) > 1
+    assert "bars with a gap are longer" in x.box.locator("svg").first.text_content()
+    computes = x.box.locator("svg [data-id^='computes ']")
+    widths = computes.evaluate_all("all => all.map(one => one.getBBox().width)")
+    assert len(widths) == 5 and min(widths) >= 30
+    inside = """all => all.every(one => { const { x, width } = one.getBBox();
+        return x + width <= one.ownerSVGElement.viewBox.baseVal.width + 1; })"""
+    assert x.box.locator("svg text, svg rect").evaluate_all(inside)
