@@ -3,7 +3,7 @@ r"""FSDP expects uniform original parameter dtype.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: AssertionError: FSDP expects uniform original parameter dtype but got \{torch\.\w+, torch\.\w+\}
 
 You see: `FSDP expects uniform original parameter dtype`, at the first forward. The
