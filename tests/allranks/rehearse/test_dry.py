@@ -1,9 +1,12 @@
 """A dry run counts what a real one counts, to the byte, and says what it cannot run."""
 
 import json
+import math
+from collections import Counter
 
 import pytest
 
+from allranks.launch import launch
 from tests.allranks.rehearse.running import SCRIPTS, sentences, torchrun
 
 DRY = "--dry", "--steps=0"  # to the script's own end, as the real run
@@ -41,6 +44,48 @@ def test_a_dry_run_counts_what_gloo_really_sent(rehearse, tmp_path, script, rank
         assert dry[name] == real[name], name
     assert real["collectives"] and real["gpus"][0]["peak_bytes"] > 1e5
     assert dry["dry"] and not real["dry"]
+
+
+def by_torch(call):
+    """Return op, bytes and dtype of a call in the trace of torch's flight recorder.
+
+    The bytes are what goes in, as gloo's entries do not tell what comes out.
+    """
+    (size,), (kind,) = call["input_sizes"], call["input_dtypes"]
+    op = call["profiling_name"].removeprefix("gloo:")
+    return op, math.prod(size) * {"Float": 4, "BFloat16": 2}[kind], kind
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_torch_itself_counts_the_same_on_gloo(rehearse, tmp_path, ranks):
+    """The script runs on the CPU, without any rehearsal; torch's recorder looks on."""
+    trace, dry = tmp_path / "trace.json", tmp_path / "dry.json"
+    words = "--trace", str(trace)
+    launch(SCRIPTS / "titan.py", ranks, *words, env={"TORCH_FR_BUFFER_SIZE": "10000"})
+    world = f"--world-size={ranks}"
+    command = torchrun("titan.py", ranks=ranks)
+    code, out, err = rehearse("--quiet", *DRY, world, f"--json={dry}", *command)
+    assert code == 0, out + err
+    real, dry = json.loads(trace.read_text("utf8")), first_record(dry)
+    names = {"float32": "Float", "bfloat16": "BFloat16"}
+    counted = Counter()
+    for call in dry["collectives"]:
+        # gloo makes an all_reduce, and keeps a part of it.
+        op = call["op"].replace("reduce_scatter", "all_reduce")
+        # What a GPU alone does: DTensor sends the state of its random numbers.
+        if op not in ("barrier", "broadcast"):
+            parts = len(call["group"]) if op == "all_gather" else 1
+            key = op, call["num_bytes"] // parts, names[call["dtype"]]
+            counted[key] += call["times"]
+    calls = [c for c in real["calls"] if c["profiling_name"] != "gloo:barrier"]
+    assert counted == Counter(map(by_torch, calls))
+    assert sum(counted.values()) > 100
+    blocks = {
+        kind: sum(-(-size // 512) * 512 for size in sizes.values())
+        for kind, sizes in real["held"].items()
+    }
+    state = dry["gpus"][0]["state"]
+    assert {kind: state[kind] for kind in blocks} == blocks
 
 
 @pytest.mark.parametrize(
