@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+import resource
+import sys
 from collections import Counter
 
 import pytest
@@ -112,14 +115,64 @@ def test_a_world_that_nodes_do_not_make_is_refused(rehearse):
     assert "--world-size 6 is no multiple of the 4 ranks of a node" in sentences(err)
 
 
+def line_of(script, text):
+    """Return "script:line" of a text in it."""
+    lines = (SCRIPTS / script).read_text("utf8").splitlines()
+    return f"{script}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+def test_a_large_world_takes_seconds_and_no_memory(rehearse):
+    """2 GB of weights on the host, and a loop of 1,000 steps, of which it takes 3."""
+    words = "--dim=4096", "--heads=32", "--kv_heads=8", "--vocab=64000", "--seq=4096"
+    sizes = *words, "--layers=1", "--tp=8", "--steps=1000"
+    code, out, err = rehearse(
+        *("--dry", "--world-size=1024"), *torchrun("titan.py", *sizes, ranks=8)
+    )
+    assert code == 0, out + err
+    said = sentences(out)
+    assert "One process was rank 0 of 1,024, and took 3 steps" in said
+    assert f"were read at {line_of('titan.py', 'whole.item()')} (2x)" in said
+    assert re.search(r"all_gather \S+ [kM]B bfloat16 tp, 8 ranks \d+ a step", said)
+    assert re.search(r"reduce_scatter .backward. \S+ MB float32 dp, 128 ranks", said)
+    # 776 M parameters of 4 bytes, and twice as much for AdamW, over 1,024 ranks
+    assert re.search(r"optimizer 6\.\d+ MB", said)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert peak < 1.5e9 / (1 if sys.platform == "darwin" else 1024)
+
+
+def test_a_shape_that_depends_on_numbers_is_refused_at_its_line(rehearse):
+    """The sentence says how to go on, and going on works."""
+    command = torchrun("router.py")
+    code, out, _ = rehearse("--dry", "--world-size=64", *command)
+    assert code == 1
+    line = line_of("router.py", "torch.nonzero(")
+    assert (
+        f"{line}: NotComputed: the shape of what nonzero makes depends on numbers that "
+        "a dry run does not compute: keep the shape fixed, as torch.where(mask, x, 0) "
+        "does, or rehearse with all ranks, without --dry"
+    ) in sentences(out)
+    code, out, err = rehearse("--dry", "--world-size=64", *command, "--fixed")
+    assert code == 0, out + err
+
+
+def test_a_run_without_a_gpu_or_a_step_says_so(rehearse):
+    """There is nothing to count then."""
+    world = "--dry", "--world-size=64"
+    code, out, err = rehearse(*world, *torchrun("router.py", "--cpu"))
+    assert code == 0, out + err
+    assert "The script put nothing on a GPU, so nothing was counted." in sentences(out)
+    code, out, err = rehearse(*world, *torchrun("router.py", "--fixed", "--no-step"))
+    assert code == 0, out + err
+    assert "Does a loader have a batch left for each of 64 ranks?" in sentences(out)
+
+
 def test_a_mesh_that_does_not_fill_the_world_fails_at_its_line(rehearse):
     """The sentence has the mesh and the world."""
-    lines = (SCRIPTS / "titan.py").read_text("utf8").splitlines()
-    number = 1 + next(i for i, line in enumerate(lines) if "init_device_mesh(" in line)
+    line = line_of("titan.py", "= init_device_mesh(")
     command = torchrun("titan.py", "--tp=4", ranks=2)
     code, out, _ = rehearse("--dry", "--world-size=6", *command)
     assert code == 1
     assert (
-        f"titan.py:{number}: ValueError: the mesh (1, 4) has 4 ranks, and --world-size "
+        f"{line}: ValueError: the mesh (1, 4) has 4 ranks, and --world-size "
         "6 is no multiple of it"
     ) in sentences(out)
