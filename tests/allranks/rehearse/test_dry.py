@@ -122,7 +122,7 @@ def line_of(script, text):
 
 
 def test_a_large_world_takes_seconds_and_no_memory(rehearse):
-    """2 GB of weights on the host, and a loop of 1,000 steps, of which it takes 3."""
+    """3 GB of weights, and a loop of 1,000 steps, of which it takes 3."""
     words = "--dim=4096", "--heads=32", "--kv_heads=8", "--vocab=64000", "--seq=4096"
     sizes = *words, "--layers=1", "--tp=8", "--steps=1000"
     code, out, err = rehearse(
