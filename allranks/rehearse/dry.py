@@ -148,9 +148,9 @@ def _stand_in(func: Any, tensor: torch.Tensor) -> Any:
 def _refuse(func: Any) -> NoReturn:
     name = func.overloadpacket.__name__
     raise NotComputed(
-        f"what {name} makes has as many numbers as the GPU would have found, and a dry "
-        "run computes none: keep the shape fixed here, as torch.where does, or put a "
-        "fixed number of them in its place when you run dry"
+        f"the shape of what {name} makes depends on numbers that a dry run does not "
+        "compute: keep the shape fixed, as torch.where(mask, x, 0) does, or rehearse "
+        "with all ranks, without --dry"
     )
 
 
@@ -295,7 +295,7 @@ def numpy(self: VirtualTensor, **kwargs: Any) -> Any:
     if not self.is_cpu:
         return _own_numpy(self)
     note_read()
-    return self._inner.numpy()
+    return self._inner.fill_(1).numpy(**kwargs)
 
 
 def tolist(self: VirtualTensor) -> Any:
