@@ -145,8 +145,8 @@ def supposed(record: Record) -> list[str]:
     told = [first]
     if not record.gpus:
         told.append(
-            "The script put nothing on a GPU, so nothing was counted. Let it choose the "
-            "device by torch.cuda.is_available() or torch.accelerator."
+            "The script put nothing on a GPU, so nothing was counted. Let it choose "
+            "the device by torch.cuda.is_available() or torch.accelerator."
         )
     elif not (record.num_steps or record.error):
         told.append(
