@@ -18,7 +18,9 @@ it is noted.
 import atexit
 import functools
 import importlib.util
+import math
 import sys
+import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -234,7 +236,14 @@ def _results(
 
 def blank(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return new memory of unknown contents."""
-    made = aten.empty.memory_format(size, dtype=dtype, device="cpu")
+    try:
+        made = aten.empty.memory_format(size, dtype=dtype, device="cpu")
+    except RuntimeError:  # Linux promises nobody more than there is, but a sparse file
+        num_bytes = math.prod(size) * dtype.itemsize
+        with tempfile.NamedTemporaryFile(prefix="dry-run-") as file:
+            storage = torch.UntypedStorage.from_file(file.name, True, num_bytes)
+        made = aten.empty.memory_format((0,), dtype=dtype, device="cpu")
+        made.set_(storage, 0, size)
     forget(made)
     return made
 
