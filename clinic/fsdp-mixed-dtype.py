@@ -13,8 +13,8 @@ Cause: the gradients of a unit are sent in one buffer, which has one dtype. If a
 model trains in bfloat16, its adapters or norms in float32 do not fit into the buffer.
 (With FSDP2 a frozen base may have another dtype, because it has no gradients.)
 
-Cure: use one dtype for all parameters that train (float32, with `MixedPrecisionPolicy` for the
-computation), or give each dtype a unit of its own.
+Cure: use one dtype for all parameters that train (float32, with `MixedPrecisionPolicy`
+for the computation), or give each dtype a unit of its own.
 
 Next time: print `Counter(p.dtype for p in model.parameters())` before sharding. The odd
 ones are usually adapters and freshly added heads.
