@@ -18,7 +18,9 @@ it is noted.
 import atexit
 import functools
 import importlib.util
+import math
 import sys
+import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -148,9 +150,9 @@ def _stand_in(func: Any, tensor: torch.Tensor) -> Any:
 def _refuse(func: Any) -> NoReturn:
     name = func.overloadpacket.__name__
     raise NotComputed(
-        f"what {name} makes has as many numbers as the GPU would have found, and a dry "
-        "run computes none: keep the shape fixed here, as torch.where does, or put a "
-        "fixed number of them in its place when you run dry"
+        f"the shape of what {name} makes depends on numbers that a dry run does not "
+        "compute: keep the shape fixed, as torch.where(mask, x, 0) does, or rehearse "
+        "with all ranks, without --dry"
     )
 
 
@@ -234,7 +236,14 @@ def _results(
 
 def blank(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return new memory of unknown contents."""
-    made = aten.empty.memory_format(size, dtype=dtype, device="cpu")
+    try:
+        made = aten.empty.memory_format(size, dtype=dtype, device="cpu")
+    except RuntimeError:  # Linux promises nobody more than there is, but a sparse file
+        num_bytes = math.prod(size) * dtype.itemsize
+        with tempfile.NamedTemporaryFile(prefix="dry-run-") as file:
+            storage = torch.UntypedStorage.from_file(file.name, True, num_bytes)
+        made = aten.empty.memory_format((0,), dtype=dtype, device="cpu")
+        made.set_(storage, 0, size)
     forget(made)
     return made
 
@@ -295,7 +304,7 @@ def numpy(self: VirtualTensor, **kwargs: Any) -> Any:
     if not self.is_cpu:
         return _own_numpy(self)
     note_read()
-    return self._inner.numpy()
+    return self._inner.fill_(1).numpy(**kwargs)
 
 
 def tolist(self: VirtualTensor) -> Any:

@@ -139,18 +139,27 @@ def supposed(record: Record) -> list[str]:
     who = f"rank {record.rank or 0} of {record.world_size:,}"
     steps = f"{record.num_steps} step{'s' * (record.num_steps != 1)}"
     first = (
-        f"One process was {who} and took {steps} of the optimizer. The others are "
+        f"One process was {who}, and took {steps} of the optimizer. The others are "
         "thought to do the same, and no large tensor was computed or sent."
     )
-    reads = record.unknown_reads.items()
-    where = [f"{short(line)} ({times} times)" for line, times in reads]
-    if not where:
-        return [first]
-    return [
-        first,
-        f"Numbers of the GPU were read at {', '.join(where)}, and were 1, or False for "
-        "most questions. What the script decides by them is not rehearsed.",
-    ]
+    told = [first]
+    if not record.gpus:
+        told.append(
+            "The script put nothing on a GPU, so nothing was counted. Let it choose "
+            "the device by torch.cuda.is_available() or torch.accelerator."
+        )
+    elif not (record.num_steps or record.error):
+        told.append(
+            "No optimizer took a step. Does a loader have a batch left for each of "
+            f"{record.world_size:,} ranks?"
+        )
+    reads = record.unknown_reads.items()  # such as loss.item() in a log line
+    if where := [f"{short(line)} ({n}x)" for line, n in reads]:
+        told.append(
+            f"Numbers that were not computed were read at {', '.join(where)}. Each was "
+            "1, so what the script decides by them is not rehearsed."
+        )
+    return told
 
 
 def nothing_compared(records: list[Record]) -> str:

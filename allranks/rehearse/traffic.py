@@ -67,7 +67,8 @@ class Traffic:
         in_backward = "backward" in doing
         # A loop makes the same calls again and again, so a record stays small.
         dtype = str(call.dtype).removeprefix("torch.")
-        key = call.op, call.num_bytes, call.name, dtype, line, in_backward
+        axis = self.axes.get(call.name, "")
+        key = call.op, call.num_bytes, call.group, axis, dtype, line, in_backward
         if key not in self.collectives:
             self.collectives[key] = Collective(
                 op=call.op,
@@ -76,7 +77,7 @@ class Traffic:
                 line=line,
                 in_backward=in_backward,
                 dtype=dtype,
-                axis=self.axes.get(call.name, ""),
+                axis=axis,
             )
         self.collectives[key].count(self.replicas.num_steps)
         self.num_late += self.replicas.num_steps > 0

@@ -1,12 +1,15 @@
 """A Llama as torchtitan trains it: FSDP2 and tensor parallelism on one mesh."""
 
 import argparse
+import json
 import math
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C import _distributed_c10d
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
@@ -36,6 +39,7 @@ for name, default in {
     "steps": 4,
 }.items():
     parser.add_argument(f"--{name}", type=int, default=default)
+parser.add_argument("--trace", help="write what torch itself counted to this file")
 args = parser.parse_args()
 
 
@@ -131,11 +135,15 @@ class Llama(nn.Module):
 
 
 local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
-device = torch.device(f"cuda:{local_rank}")
-torch.cuda.set_device(device)
-dist.init_process_group("cpu:gloo,cuda:nccl")
+if torch.cuda.is_available():
+    device = torch.device(f"cuda:{local_rank}")
+    torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+else:
+    device = torch.device("cpu")
+    dist.init_process_group("gloo")
 mesh = init_device_mesh(
-    "cuda", (world_size // args.tp, args.tp), mesh_dim_names=("dp", "tp")
+    device.type, (world_size // args.tp, args.tp), mesh_dim_names=("dp", "tp")
 )
 dp, tp = mesh["dp"], mesh["tp"]
 dist.barrier()
@@ -206,11 +214,24 @@ for step in range(args.steps):
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
     optimizer.step()
     scheduler.step()
-    whole = loss.full_tensor() if isinstance(loss, DTensor) else loss.detach()
+    whole = loss.detach()
+    whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
     dist.all_reduce(whole, op=dist.ReduceOp.AVG, group=dp.get_group())
     value = whole.item()
     if math.isnan(value):
         raise RuntimeError(f"loss is {value}")
     if dist.get_rank() == 0:
         print(f"step {step}: loss {value:.3f}, norm {norm.item():.2f}, {num_params:,}")
+if args.trace and dist.get_rank() == 0:
+    # What torch's own flight recorder saw, and the bytes of what this rank has.
+    seen = json.loads(_distributed_c10d._dump_fr_trace_json(includeCollectives=True))
+    local = [p.to_local() for p in model.parameters()]
+    states = [s for state in optimizer.state.values() for s in state.values()]
+    states = [s.to_local() if isinstance(s, DTensor) else s for s in states]
+    held = {"parameters": local, "optimizer": states}
+    held["gradients"] = [p.grad.to_local() for p in model.parameters()]
+    # FSDP2 puts the gradients of a unit into one storage.
+    memory = {k: [t.untyped_storage() for t in all_] for k, all_ in held.items()}
+    sizes = {k: {s.data_ptr(): s.nbytes() for s in v} for k, v in memory.items()}
+    Path(args.trace).write_text(json.dumps({"calls": seen["entries"], "held": sizes}))
 dist.destroy_process_group()
