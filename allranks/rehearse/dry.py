@@ -149,6 +149,12 @@ def _stand_in(func: Any, tensor: torch.Tensor) -> Any:
 
 def _refuse(func: Any) -> NoReturn:
     name = func.overloadpacket.__name__
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        raise NotComputed(
+            f"torch cannot tell the shape of what {name} makes without computing it, "
+            "as it has no kernel for the device meta: rehearse with all ranks, without "
+            "--dry"
+        )
     raise NotComputed(
         f"the shape of what {name} makes depends on numbers that a dry run does not "
         "compute: keep the shape fixed, as torch.where(mask, x, 0) does, or rehearse "

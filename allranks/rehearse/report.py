@@ -156,8 +156,8 @@ def supposed(record: Record) -> list[str]:
     reads = record.unknown_reads.items()  # such as loss.item() in a log line
     if where := [f"{short(line)} ({n}x)" for line, n in reads]:
         told.append(
-            f"Numbers that were not computed were read at {', '.join(where)}. Each was "
-            "1, so what the script decides by them is not rehearsed."
+            f"Numbers that were not computed were read at {', '.join(where)}. They are "
+            "made up, mostly 1, so what the script decides by them is not rehearsed."
         )
     return told
 
