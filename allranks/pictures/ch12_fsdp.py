@@ -80,7 +80,7 @@ def middle() -> Picture:
                     look = "travels" if part in "SG" else "strong"
                     fill(sheet, x, y, room, 30, look, rank)
                     text = said[part]
-                    if part in "SG":
+                    if part in "SG":  # no word can be read on hatching
                         size = 8.2 * len(text)
                         sheet.blank(x + (room - size) / 2, y + 5, size, 20)
                     sheet.words(x + room / 2, y + 20, text, "middle")
