@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 from allranks.base.picture import Picture
-from allranks.openings.sheet import NARROW, Sheet
+from allranks.openings.sheet import Sheet
 from allranks.pictures.chart import (
     Row,
     bars,
@@ -222,7 +222,7 @@ def beside(output: str) -> Picture:
         x, y = long_ * cosine * unit, base - high
         sheet.arrow(f"0,{base:.4g} {x:.4g},{y:.4g}", color="currentColor", thick=4)
         rule(sheet, f"M{x:.4g} {y:.4g}L{unit:.4g} {base:.4g}", "5 4")
-        sheet.wrong(x + (0 if width > NARROW else -60), y - 14, "parts of matrices")
+        sheet.wrong(max(x, 80), y - 14, "parts of matrices", "middle")
         dot(sheet, 0, base)
         return sheet
 
