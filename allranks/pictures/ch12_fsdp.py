@@ -31,7 +31,7 @@ def stages(output: str) -> Picture:
     pattern = r"\] (\S+) +" + ", ".join(f"{name} {number}" for name in names)
     found = {}
     for line in read(output, pattern, 4):
-        numbers = [float(text) for text in line.groups()[1:]]
+        numbers = [float(text) for text in line.groups()[1:]]  # counted, predicted, …
         claim(numbers[::2] == numbers[1::2], "counted as predicted")
         found[line[1]] = dict(zip(names, numbers[::2], strict=True))
     held = {name: sum(one[kind] for kind in KINDS) for name, one in found.items()}
@@ -59,6 +59,7 @@ def middle() -> Picture:
     """Draw where the optimizer's step is: after an all_reduce, or in its middle."""
     ways = {"DDP": ("S", "G", "whole"), "ZeRO-1": ("S", "part", "G")}
     said = {"S": "reduce_scatter", "G": "all_gather", "whole": "AdamW", "part": "½"}
+    # How long each takes is not measured here: half a step is half as long.
     long_ = {"S": 3.0, "G": 3.0, "whole": 2.0, "part": 1.0}
     carried = {"DDP": "gradients", "ZeRO-1": "weights"}
 
@@ -79,7 +80,7 @@ def middle() -> Picture:
                     look = "travels" if part in "SG" else "strong"
                     fill(sheet, x, y, room, 30, look, rank)
                     text = said[part]
-                    if part in "SG":
+                    if part in "SG":  # no word can be read on hatching
                         size = 8.2 * len(text)
                         sheet.blank(x + (room - size) / 2, y + 5, size, 20)
                     sheet.words(x + room / 2, y + 20, text, "middle")
@@ -132,7 +133,7 @@ def order(output: str) -> Picture:
         for name, all_ in found.items():
             y += 22
             sheet.words(0, y, name, bold=True)
-            half = len(all_) if wide(sheet) else 10
+            half = len(all_) if wide(sheet) else 10  # a phone has two short rows
             for start in range(0, len(all_), half):
                 row(sheet, y + 8, all_[start : start + half])
                 y += CELL + 8
@@ -169,7 +170,7 @@ def timeline(output: str) -> Picture:
             y += 42
             said = f"{name}: {step:.0f} ms, of which it waits {waits:.0f} ms"
             sheet.words(0, y, said, bold=True)
-            past = 0.0
+            past = 0.0  # a rank computes from here until it waits for the next unit
             for to, late in [*((to, late) for *_, to, late in units), (step, 0)]:
                 busy = max(0.0, to - late - past)
                 if busy:
@@ -247,7 +248,7 @@ def legs(output: str) -> Picture:
         for place, (num, step) in enumerate(sizes):
             y = 8 + 56 * place
             sheet.words(0, y + 20, f"step {step}")
-            for rank in range(num):
+            for rank in range(num):  # each has 1/num of what there is, so 1/num wide
                 x = left + room * rank / num
                 name = f"rank {rank}" if wide(sheet) else f"{rank}"
                 sheet.box(x, y, room / num - 4, 30, name, rank=rank, strong=0.3)

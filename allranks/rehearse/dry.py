@@ -18,7 +18,9 @@ it is noted.
 import atexit
 import functools
 import importlib.util
+import math
 import sys
+import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +149,12 @@ def _stand_in(func: Any, tensor: torch.Tensor) -> Any:
 
 def _refuse(func: Any) -> NoReturn:
     name = func.overloadpacket.__name__
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        raise NotComputed(
+            f"torch cannot tell the shape of what {name} makes without computing it, "
+            "as it has no kernel for the device meta: rehearse with all ranks, without "
+            "--dry"
+        )
     raise NotComputed(
         f"the shape of what {name} makes depends on numbers that a dry run does not "
         "compute: keep the shape fixed, as torch.where(mask, x, 0) does, or rehearse "
@@ -234,7 +242,14 @@ def _results(
 
 def blank(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return new memory of unknown contents."""
-    made = aten.empty.memory_format(size, dtype=dtype, device="cpu")
+    try:
+        made = aten.empty.memory_format(size, dtype=dtype, device="cpu")
+    except RuntimeError:  # Linux promises nobody more than there is, but a sparse file
+        num_bytes = math.prod(size) * dtype.itemsize
+        with tempfile.NamedTemporaryFile(prefix="dry-run-") as file:
+            storage = torch.UntypedStorage.from_file(file.name, True, num_bytes)
+        made = aten.empty.memory_format((0,), dtype=dtype, device="cpu")
+        made.set_(storage, 0, size)
     forget(made)
     return made
 

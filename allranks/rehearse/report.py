@@ -145,19 +145,19 @@ def supposed(record: Record) -> list[str]:
     told = [first]
     if not record.gpus:
         told.append(
-            "The script put nothing on a GPU, so nothing was counted. Let it choose the "
-            "device by torch.cuda.is_available() or torch.accelerator."
+            "The script put nothing on a GPU, so nothing was counted. Let it choose "
+            "the device by torch.cuda.is_available() or torch.accelerator."
         )
     elif not (record.num_steps or record.error):
         told.append(
             "No optimizer took a step. Does a loader have a batch left for each of "
             f"{record.world_size:,} ranks?"
         )
-    reads = record.unknown_reads.items()
+    reads = record.unknown_reads.items()  # such as loss.item() in a log line
     if where := [f"{short(line)} ({n}x)" for line, n in reads]:
         told.append(
-            f"Numbers that were not computed were read at {', '.join(where)}. Each was "
-            "1, so what the script decides by them is not rehearsed."
+            f"Numbers that were not computed were read at {', '.join(where)}. They are "
+            "made up, mostly 1, so what the script decides by them is not rehearsed."
         )
     return told
 

@@ -79,7 +79,8 @@ def _gpus(records: list[Record]) -> Iterator[tuple[Record, Gpu, list[str]]]:
     """Yield each GPU that a process used, and the first two cells of its row."""
     for record in records:
         for gpu in record.gpus:
-            name = f"{record.host} cuda:{gpu.physical}"
+            # A dry run's host stands for many.
+            name = f"{'' if record.dry else f'{record.host} '}cuda:{gpu.physical}"
             yield record, gpu, [name, _known(record.rank)]
 
 
@@ -243,6 +244,8 @@ def _formulas(record: Record) -> Iterator[tuple[str, ...]]:
     """Yield what a rank's only model sends: in which op, by formula, and counted."""
     if len(record.ddp) + len(record.fsdp) != 1:
         return  # which call belongs to which model is not known
+    if len({call.axis for call in record.collectives} - {""}) > 1:
+        return  # the formulas are those of one axis
     for model in record.ddp:
         size = amount(model.num_bytes, "B")
         sent = record.sent_bytes("all_reduce", model.group)
@@ -290,7 +293,8 @@ def copies(records: list[Record]) -> Table:
         times = sum(copy.times for copy in group)
         rows.append([*key, str(times), amount(sum(c.total_bytes for c in group), "B")])
     head = ["way", "line", "copies", "bytes"]
-    return Table("Copies, all ranks", head, rows, _bytes_each_step(records))
+    title = "Copies" if any(r.dry for r in records) else "Copies, all ranks"
+    return Table(title, head, rows, _bytes_each_step(records))
 
 
 def _side(device: str) -> str:

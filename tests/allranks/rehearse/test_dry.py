@@ -8,8 +8,10 @@ import sys
 from collections import Counter
 
 import pytest
+import torch
 
 from allranks.launch import launch
+from allranks.rehearse.dry import blank, is_hollow, is_unknown
 from tests.allranks.rehearse.running import SCRIPTS, sentences, torchrun
 
 DRY = "--dry", "--steps=0"  # to the script's own end, as the real run
@@ -138,6 +140,13 @@ def test_a_large_world_takes_seconds_and_no_memory(rehearse):
     assert re.search(r"optimizer 6\.\d+ MB", said)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert peak < 1.5e9 / (1 if sys.platform == "darwin" else 1024)
+
+
+def test_a_tensor_may_be_larger_than_this_computer():
+    """Its memory is addressed and never touched; each number of it is 0."""
+    made = blank((25, 2**30), torch.float32)
+    assert made.untyped_storage().nbytes() == 100 * 2**30
+    assert is_hollow(made) and is_unknown(made)
 
 
 def test_a_shape_that_depends_on_numbers_is_refused_at_its_line(rehearse):

@@ -141,3 +141,20 @@ def test_a_slow_link_leaves_no_slivers(explore):
     inside = """all => all.every(one => { const { x, width } = one.getBBox();
         return x + width <= one.ownerSVGElement.viewBox.baseVal.width + 1; })"""
     assert x.box.locator("svg text, svg rect").evaluate_all(inside)
+
+
+def test_no_line_of_a_sentence_begins_with_a_comma(explore):
+    """A number that ends a line takes the mark behind it along."""
+    x = explore(PAGE, "compression")
+    number = x.box.locator(".x-say").nth(2)
+    lines = """one => {
+        const range = document.createRange();
+        range.setStart(one.nextSibling, 0);
+        range.setEnd(one.nextSibling, 1);
+        const rows = [one, range].map((part) => part.getClientRects()[0]);
+        return rows.map(({ top, bottom }) => (top + bottom) / 2); }"""
+    assert x.box.locator(".x-sentence").inner_text().count("rank 2, local") == 1
+    for width in range(300, 420, 4):
+        x.page.set_viewport_size({"width": width, "height": 844})
+        number_at, comma_at = number.evaluate(lines)
+        assert abs(number_at - comma_at) < 10, width

@@ -308,23 +308,6 @@ def test_a_number_in_the_sentence_is_dragged(explore):
     assert number.get_attribute("aria-valuenow") == "2"
 
 
-def test_no_line_of_a_sentence_begins_with_a_comma(explore):
-    """A number that ends a line takes the mark behind it along."""
-    x = explore("book/ch8_ddp_by_hand", "compression")
-    number = x.box.locator(".x-say").nth(2)
-    lines = """one => {
-        const range = document.createRange();
-        range.setStart(one.nextSibling, 0);
-        range.setEnd(one.nextSibling, 1);
-        const rows = [one, range].map((part) => part.getClientRects()[0]);
-        return rows.map(({ top, bottom }) => (top + bottom) / 2); }"""
-    assert x.box.locator(".x-sentence").inner_text().count("rank 2, local") == 1
-    for width in range(300, 420, 4):
-        x.page.set_viewport_size({"width": width, "height": 844})
-        number_at, comma_at = number.evaluate(lines)
-        assert abs(number_at - comma_at) < 10, width
-
-
 def test_a_part_of_the_drawing_is_dragged(explore):
     """A handle sets bucket_cap_mb; the focus stays on it while it moves."""
     x = explore("book/ch5_ddp", "buckets")
