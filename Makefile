@@ -14,7 +14,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles our sources
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf scripts doctor.pyz serve lab test everything newest check notebooks chapter bench gpu \
+.PHONY: help book epub pdf scripts doctor.pyz serve lab test everything newest check notebooks chapter bench gpu outside \
 	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
@@ -90,6 +90,9 @@ bench: book ## measure this machine (about 15 minutes)
 
 gpu: $(READY) ## play on this machine's GPUs what the book can only quote
 	@$(BIN)/python tests/gpu
+
+outside: $(READY) ## run strangers' tests with our classes, on CLONES=DIR
+	@$(BIN)/python tests/outside "$(CLONES)"
 
 wheel: $(READY) ## write the package's wheel and source archive into _build/release
 	@rm -f _build/release/allranks-* && $(BIN)/python -m hatchling build -d _build/release

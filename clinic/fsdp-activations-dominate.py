@@ -3,7 +3,7 @@ r"""FSDP saves no memory, because activations take most of it.
 class: performance
 symptom: slow
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: \d+ KiB of activations beside \d+ KiB that FSDP can shard
 
 You see: peak memory with FSDP is as high as with DDP, or a little higher, and more GPUs

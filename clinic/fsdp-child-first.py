@@ -3,7 +3,7 @@ r"""FSDP state has already been lazily initialized: a block ran first.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: RuntimeError: FSDP state has already been lazily initialized for 0
 
 You see: `FSDP state has already been lazily initialized for 0`, with the hint that the

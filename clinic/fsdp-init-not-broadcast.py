@@ -3,7 +3,7 @@ r"""FSDP2 shards weights that the ranks initialized with different seeds.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: \d of \d rows differ
 guard: parameter weight is not the same on all ranks
 

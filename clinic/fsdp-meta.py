@@ -3,7 +3,7 @@ r"""FSDP parameters should be materialized from meta device.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: RuntimeError: FSDP parameters should be materialized from meta device before training
 
 You see: `FSDP parameters should be materialized from meta device`, with a list of

@@ -3,17 +3,18 @@ r"""FSDP expects uniform original parameter dtype.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: AssertionError: FSDP expects uniform original parameter dtype but got \{torch\.\w+, torch\.\w+\}
 
 You see: `FSDP expects uniform original parameter dtype`, at the first forward. The
 older FSDP says `Must flatten tensors with uniform dtype`, already when wrapping.
 
-Cause: the parameters of a unit are sent in one buffer, which has one dtype. A base
-model in bfloat16 with adapters or norms in float32 does not fit into it.
+Cause: the gradients of a unit are sent in one buffer, which has one dtype. If a base
+model trains in bfloat16, its adapters or norms in float32 do not fit into the buffer.
+(With FSDP2 a frozen base may have another dtype, because it has no gradients.)
 
-Cure: use one dtype for all parameters (float32, with `MixedPrecisionPolicy` for the
-computation), or give each dtype a unit of its own.
+Cure: use one dtype for all parameters that train (float32, with `MixedPrecisionPolicy`
+for the computation), or give each dtype a unit of its own.
 
 Next time: print `Counter(p.dtype for p in model.parameters())` before sharding. The odd
 ones are usually adapters and freshly added heads.

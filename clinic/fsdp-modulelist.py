@@ -3,7 +3,7 @@ r"""fully_shard does not support containers that do not implement forward.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: ValueError: fully_shard does not support containers that do not implement forward: ModuleList
 
 You see: `fully_shard does not support containers that do not implement forward`, and

@@ -3,7 +3,7 @@ r"""The loss does not move: the optimizer was built before fully_shard.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: the loss stays at
 guard: does not hold weight and 1 more.*built before fully_shard
 

@@ -3,7 +3,7 @@ r"""Only rank 0 evaluates an FSDP model.
 class: TP/FSDP2
 symptom: hang
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: rank 0 waits in `loss = model\(
 
 You see: no message. The job hangs at the first validation, or at a generated sample for

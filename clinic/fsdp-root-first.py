@@ -3,7 +3,7 @@ r"""Invariant encountered: the root was sharded before its blocks.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: TypeError: Invariant encountered: value was None when it should not be
 
 You see: `Invariant encountered: value was None when it should not be` from the second

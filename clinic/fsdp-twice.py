@@ -3,7 +3,7 @@ r"""Composable distributed API can only be applied once: sharded twice.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: AssertionError: Each distinct composable distributed API can only be applied to a module once
 
 You see: `Each distinct composable distributed API can only be applied to a module

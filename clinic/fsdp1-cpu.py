@@ -3,7 +3,7 @@ r"""FSDP needs a non-CPU accelerator device: the older FSDP on a CPU.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_2_moving
 signature: RuntimeError: FSDP needs a non-CPU accelerator device
 
 You see: `FSDP needs a non-CPU accelerator device` on a laptop or in CI, with code that

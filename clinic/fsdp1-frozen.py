@@ -3,7 +3,7 @@ r"""Must flatten tensors with uniform requires_grad (the older FSDP).
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_2_moving
 signature: ValueError: Must flatten tensors with uniform `requires_grad`
 
 You see: "Must flatten tensors with uniform `requires_grad` when

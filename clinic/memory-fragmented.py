@@ -18,8 +18,9 @@ releases, and the message itself, call it `PYTORCH_CUDA_ALLOC_CONF`. Segments th
 in place, so that there is one large piece. Fewer different lengths help as well: sort
 samples into a few classes, or pad to multiples of 256.
 
-Next time: log `torch.cuda.memory_reserved()` beside `memory_allocated()`. A gap that
-grows is fragmentation. If the gap is small, the memory is really used.
+Next time: log the peaks, `torch.cuda.max_memory_reserved()` beside
+`max_memory_allocated()`, and `memory_stats()["inactive_split_bytes.all.peak"]`. If the
+peaks are close, the memory is really used; split blocks that nobody uses are fragments.
 
 Links: https://github.com/kohya-ss/sd-scripts/issues/2029 (6.39 GiB in pieces, and 2 asked for)
 https://github.com/sgl-project/SpecForge/pull/739 (samples of different lengths: a late out of memory)

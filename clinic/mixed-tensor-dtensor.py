@@ -3,7 +3,7 @@ r"""Got mixed torch.Tensor and DTensor: a method other than forward.
 class: TP/FSDP2
 symptom: crash
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: RuntimeError: aten\.addmm\.default got mixed torch\.Tensor and DTensor
 
 You see: `got mixed torch.Tensor and DTensor` from some ordinary operator, often

@@ -16,8 +16,8 @@ can step with a part. If Muon gets `grad.to_local()`, or a tensor-parallel part,
 formula works just as well on these rows, but its result is not a part of the right one.
 
 Cure: give the formula whole matrices. `torch.optim.Muon` does this by itself if it gets
-the DTensors, and then all ranks compute each matrix. In {ref}`ch12_fsdp`, each rank
-computes only some of the matrices, and sends the results.
+the DTensors, which exchange rows for each product: about a dozen messages per matrix.
+In {ref}`ch12_fsdp`, each rank computes some of the matrices, as a whole, and sends them.
 
 Next time: compare one step on two ranks with the step of one process. For any optimizer
 that looks at more than one number at a time, ask where the others are.

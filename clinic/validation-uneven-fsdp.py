@@ -3,7 +3,7 @@ r"""FSDP validation hangs: ranks have different numbers of batches.
 class: TP/FSDP2
 symptom: hang
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch12_fsdp
 signature: rank 0 waits in `total \+= model\(
 
 You see: no message. Training runs, and the job hangs in the first validation or soon

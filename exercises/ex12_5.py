@@ -72,36 +72,32 @@ CASES = {  # layers, how often they run, whether x needs a gradient
 }
 
 
+STORAGES = {}
+
+
 class Made(TorchDispatchMode):
     """Remember the storages that operations make."""
-
-    def __init__(self):
-        super().__init__()
-        self.storages = {}
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         result = op(*args, **(kwargs or {}))
         for tensor in tree_leaves((args, result)):
             if isinstance(tensor, torch.Tensor):
                 s = tensor.untyped_storage()
-                self.storages[s.data_ptr()] = StorageWeakRef(s), s.nbytes()
+                STORAGES[s.data_ptr()] = StorageWeakRef(s), s.nbytes()
         return result
 
-    def left(self, *known):
-        """Return how many numbers there are beside known tensors, in weights."""
-        gc.collect()
-        own = {t.untyped_storage().data_ptr(): t.nbytes for t in known if t is not None}
-        alive = {k: n for k, (ref, n) in self.storages.items() if not ref.expired()}
-        return sum(num - own.get(key, 0) for key, num in alive.items()) / 8 / SIZE**2
 
-    def refuse(self, when, *known):
-        """Refuse more than what is known; a thread of gloo's may let go late."""
-        until = time.monotonic() + 1
-        while (left := self.left(*known)) > 0.25 and time.monotonic() < until:
-            time.sleep(0.02)
-        if left > 0.25:
-            raise Wrong(f"""{when}, rank {rank} still has {left:.3g} times as many
-                numbers as the weight, beside inputs, outputs and shards.""")
+def refuse(when, *known):
+    """Refuse more than what is known; a thread of gloo's may let go a bit later."""
+    own = {t.untyped_storage().data_ptr(): t.nbytes for t in known if t is not None}
+    until, left = time.monotonic() + 1, 1
+    while left > 0.25 and time.monotonic() < until:
+        gc.collect()
+        alive = {k: n for k, (ref, n) in STORAGES.items() if not ref.expired()}
+        left = sum(n - own.get(k, 0) for k, n in alive.items()) / 8 / SIZE**2
+    if left > 0.25:
+        raise Wrong(f"""{when}, rank {rank} still has {left:.3g} times as many numbers
+            as the weight, beside inputs, outputs and shards.""")
 
 
 def draw(seeds, *shape):
@@ -111,21 +107,22 @@ def draw(seeds, *shape):
 def check(answer, case):
     only(GATHER + REDUCE, "all_gathers and reduce_scatters are enough.")
     for number, (name, (num, times, needs)) in enumerate(case.each(CASES)):
+        STORAGES.clear()
         seeds = dice(number)
         weights = [draw(seeds, SIZE, SIZE).requires_grad_() for _ in range(num)]
         shards = [w.detach().chunk(world_size)[rank].clone() for w in weights]
         shards = [shard.requires_grad_() for shard in shards]
         inputs = [draw(seeds, 2, SIZE).requires_grad_(needs) for _ in range(world_size)]
         x = inputs[rank].detach().clone().requires_grad_(needs)
-        with Made() as made:
+        with Made():
             ys = [x]
             for shard in shards * times:
                 ys.append(answer(ys[-1], shard))
-            made.refuse("after forward", *shards, *ys)
+            refuse("after forward", *shards, *ys)
             loss = ys[-1].square().sum()
             loss.backward()
             grads = [t.grad for t in (x, *shards)]
-            made.refuse("after backward", loss, *shards, *ys, *grads)
+            refuse("after backward", loss, *shards, *ys, *grads)
         each = []
         for given in inputs:
             want = given

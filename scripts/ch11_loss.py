@@ -117,7 +117,8 @@ def main(args) -> None:
         gaps = [(a - b).abs().max() for a, b in zip(grads, first, strict=True)]
         real = found["loss"]["Activation"] + found["loss"]["Other"] - 4
         numbers = [n / 1e6 for n in (real, kept, found["peak"]["Total"])]
-        row = "".join(f"{n:9.2f}" for n in numbers) + f"{min(times):7.2f} s"
+        row = "".join(f"{n:9.2f}" for n in numbers)
+        row += f"{1e3 * min(times):6.1f} ms"
         job.put(f"{way.__name__:6}{row}  {max(gaps):.1e}, {loss=:.6f}")
 
 

@@ -120,6 +120,6 @@ if __name__ == "__main__":
                 gap, sent = compare(case, args, *place)
                 said = f"{gap:.0e} off, sends {sent:.0f} B"
             except ValueError as error:  # FSDP2 refuses it, on all ranks
-                said = str(error).partition(". ")[0]
+                said = str(error)
             if place[0] == 0:
                 job.say(f"{case:23} {said}")

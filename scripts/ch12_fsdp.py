@@ -96,7 +96,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
     warnings.filterwarnings("ignore", "FSDP2-wrapped module|DTensor random")
     options = {"per layer": {}, "kept": {"reshard_after_forward": False}}
     options |= {"one unit": {"units": False}, "one ahead": {"ahead": True}}
-    options |= {"two parts": {"parts": 2}, "meta": {"meta": True}}
+    options |= {"2 batches": {"parts": 2}, "meta": {"meta": True}}
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     options["bf16"] = {"mp_policy": policy}
     if world_size % 2 == 0:  # two replicas, each of which is sharded

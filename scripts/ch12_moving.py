@@ -112,8 +112,8 @@ def rows(world_size: int, device) -> dict:
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
         hybrid = partial(old, strategy="HYBRID_SHARD", device_mesh=mesh)
         found["HYBRID_SHARD"] = hybrid, partial(new, mesh=mesh), 1
-    found["FULL_SHARD, 2 parts"] = full, new, 2
-    found["SHARD_GRAD_OP, 2 parts"] = grads, kept, 2
+    found["FULL_SHARD, 2 batches"] = full, new, 2
+    found["SHARD_GRAD_OP, 2 batches"] = grads, kept, 2
     return found
 
 

@@ -165,3 +165,16 @@ def test_the_script_prints_a_short_table(capsys):
         assert head.split()[:2] == ["MB", "weights"]
         assert peak.startswith("the peak is at: loss, ")
         assert gap == "largest difference from the pencil: 0 bytes"
+
+
+def test_under_autocast_a_layer_keeps_its_weights_in_two_bytes_as_well():
+    """2 bytes more for each parameter, until backward has gone through the layer."""
+    net = nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(3)))
+    ledger = script.Ledger({"all": [net]}, torch.optim.SGD(net.parameters()))
+    x = torch.randn(5, 32, requires_grad=True)
+    with ledger.watch(), torch.autocast("cpu", torch.bfloat16):
+        y = net(x)
+    copies, inputs = 2 * 3 * 32 * 32, 2 * 3 * 5 * 32
+    assert ledger.activations == copies + inputs
+    y.float().sum().backward()
+    assert ledger.activations == 0

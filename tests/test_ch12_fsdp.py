@@ -22,7 +22,7 @@ args = SimpleNamespace(layers=1, steps=2, seed=0)
 place = rank, world_size, device
 options = {"per layer": {}, "kept": {"reshard_after_forward": False},
            "one unit": {"units": False}, "one ahead": {"ahead": True},
-           "two parts": {"parts": 2}, "meta": {"meta": True}}
+           "2 batches": {"parts": 2}, "meta": {"meta": True}}
 if world_size % 2 == 0:
     mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("r", "s"))
     options["HSDP"] = {"mesh": mesh}
@@ -56,7 +56,7 @@ def test_each_option_trains_what_one_process_trains(ranks):
         """
 of = lambda options, dtype: {name: gaps for name, gaps, _ in
                              ch12_fsdp.compare(options, args, dtype, *place)}
-single = {name: options[name] for name in ("per layer", "two parts")}
+single = {name: options[name] for name in ("per layer", "2 batches")}
 of(options, torch.double), of(single | bf16, torch.float)
 """,
         quiet=True,
@@ -159,7 +159,7 @@ ORDER = {
     "kept": "G G f0 G f1 G S b1 S b0 S S",
     "one unit": "G f0 f1 b1 b0 S",
     "one ahead": "G G G f0 f1 G G G S G b1 S G b0 S S",
-    "two parts": "G G f0 G f1 G G G G b1 G b0 G G f0 G f1 G G G S G b1 S G b0 S S",
+    "2 batches": "G G f0 G f1 G G G G b1 G b0 G G f0 G f1 G G G S G b1 S G b0 S S",
     "bf16": "G G f0 G f1 G G G S G b1 S G b0 S S",
     "meta": "G G f0 G f1 G G G S G b1 S G b0 S S",
     "HSDP": "f0 f1 A b1 A b0 A A",  # of 2 ranks: nothing is cut

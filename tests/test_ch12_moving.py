@@ -39,8 +39,8 @@ def test_the_bytes_are_those_of_the_formulas(lines):
         "FULL_SHARD": (3, 3),
         "SHARD_GRAD_OP": (2, 2),
         "ZeroRedundancyOptimizer": (3, 2),
-        "FULL_SHARD, 2 parts": (5, 5),
-        "SHARD_GRAD_OP, 2 parts": (2, 3),  # no_sync keeps the weights
+        "FULL_SHARD, 2 batches": (5, 5),
+        "SHARD_GRAD_OP, 2 batches": (2, 3),  # no_sync keeps the weights
     }
     if size == 4:  # two groups of two: 3 of a half, and all_reduce of a half
         inside, across = 3 / 2, 2 / 2 / 2

@@ -76,6 +76,19 @@ def test_what_was_gathered_in_vain_is_let_go(ranks):
     assert ranks.run("stale(Ahead)", quiet=True) == [(0, 0)] * ranks.world_size
 
 
+def test_no_unit_is_gathered_that_is_there(ranks):
+    """Twice in each of six steps; the first unit has the first and the last layer."""
+    found = ranks.run(
+        """
+way = train(Ahead)[1]
+numbers = [number for number, *_ in way.messages]
+{numbers.count(unit) for unit in range(len(way.units))}
+""",
+        quiet=True,
+    )
+    assert found == [{12}] * ranks.world_size
+
+
 def test_one_more_layer_is_there_at_a_time(ranks):
     """The price of gathers that are ahead."""
     size = ranks.world_size

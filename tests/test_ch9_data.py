@@ -571,7 +571,7 @@ def test_the_pages_figures_of_its_lanes_are_these():
     words = " ".join(PAGE.split())
     assert f"{min(sizes)} to {max(sizes)} windows. Step {small} is the first" in words
     assert f"the longest lane ends in step {len(parts)}." in words
-    assert f"it has learned {sum(parts[:60]):,}." in words
+    assert f"but the line says {sum(parts[:60]):,}." in words
 
 
 def test_a_third_of_a_buffer_was_read_before_a_buffers_size_ago():

@@ -250,6 +250,7 @@ TOUCHED = "_toc.yml", "CHANGELOG.md"  # by each chapter
 EXAMPLES = 3  # so many chapters may any other file name
 LISTS = {  # name more, for a reason
     "README.md": "says which chapter answers which question",
+    "book/intro.md": "says what to read first",
     "book/start.md": "says where each thing is explained",
     "book/app_errata.md": "refers to what explains a claim",
     "allranks/diagnose/symptoms.toml": "refers to what explains a symptom",

@@ -11,7 +11,7 @@ from html import escape
 # a host that defines neither. Neighbours differ for colour-blind readers too.
 LIGHT = ["#2639a0", "#a54a01", "#37745d", "#5f2962"]
 LIGHT += ["#017991", "#d1007a", "#47450b", "#7a57d7"]
-DARK = ["#a9bbee", "#ed9e69", "#84f9cb", "#a983ac"]
+DARK = ["#a3aeff", "#ef9e68", "#55c9a1", "#c78ac6"]
 DARK += ["#8edcfa", "#f261ff", "#f5de84", "#9086d3"]
 HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98"]
 HUES += ["#11849d", "#c9449a", "#847b35", "#8167d6"]

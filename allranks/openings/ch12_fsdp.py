@@ -49,7 +49,7 @@ def draw(width: int) -> Sheet:
         sheet.box(x, y, 22, 14, strong=strong)
         sheet.words(x + 30, y + 12, f"{kind}: {size} bytes" if wide else kind)
     gap = 18 if wide else 8
-    column = (width - gap * (RANKS - 1)) / RANKS
+    column = (width - 1 - gap * (RANKS - 1)) / RANKS
     unit = column / sum(KINDS.values())
     for rank in range(RANKS):
         middle = rank * (column + gap) + column / 2

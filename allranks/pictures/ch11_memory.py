@@ -6,13 +6,19 @@ from allranks.base.picture import Picture
 from allranks.openings.sheet import Sheet
 from allranks.pictures.chart import (
     BAR,
+    Row,
+    bars,
     claim,
     fill,
     in_two,
+    percent,
     plate,
     read,
 )
 
+# Llama 3 8B's width and words, a sample's tokens, and those of a chunk.
+DIM, WORDS, TOKENS, CHUNK = 4096, 128256, 8192, 256
+LINKS, FLOPS = {"PCIe 5": 63e9, "NVLink-C2C": 450e9}, 400e12  # bytes/s; FLOP/s
 TAKEN, GPU = (6, 4), 12  # GB: torch's segments, and all memory of the GPU
 TENSORS, ASKED = (5, 3), 4  # of the next batch, and what is asked for then
 
@@ -46,6 +52,65 @@ def ways(output: str) -> Picture:
     draw = in_two(list(kept), ("kept for backward", "operations"), 160, row)
     said = "; ".join(f"{n}: {kept[n]:.1f} MB, {took[n]} %" for n in kept)
     return plate(title, f"What is kept, and operations of a step. {said}.", draw)
+
+
+def chunks() -> Picture:
+    """Draw what logits take at the peak, as a whole and in chunks."""
+    logits, chunk = (4 * num * WORDS / 1e9 for num in (TOKENS, CHUNK))
+    gradient = 4 * DIM * WORDS / 1e9  # of the last layer's weights
+    whole, small = 3 * logits, gradient + 3 * chunk
+    title = claim(
+        4 * small < whole,
+        f"A sample of {TOKENS:,} tokens takes {whole:.1f} GB for logits, or "
+        f"{small:.1f} GB in chunks",
+    )
+    rows = [
+        Row("all tokens at once", [(logits, "plain")] * 3, f"{whole:.1f} GB", 0),
+        Row(
+            f"{CHUNK} at a time",
+            [(gradient, "strong"), *[(chunk, "plain")] * 3],
+            f"{small:.1f} GB",
+            0,
+        ),
+    ]
+    alt = (
+        f"With all tokens at once, three tensors of {logits:.1f} GB. In chunks, the "
+        f"last layer's gradient, {gradient:.1f} GB, and three tensors of {chunk:.2f} "
+        "GB."
+    )
+    return plate(title, alt, lambda width: bars(width, rows, whole, 160, 80))
+
+
+def share(dim: int, rate: float) -> float:
+    """Return which part of a GPT's activations leaves while the GPU computes.
+
+    In forward a block computes 24 dim² operations for each token, and keeps 16 dim
+    numbers of 2 bytes.
+
+    >>> share(4096, 63e9), share(16384, 63e9)
+    (0.48384, 1.0)
+    """
+    return min(1.0, 24 * dim * dim / FLOPS * rate / (32 * dim))
+
+
+def hidden() -> Picture:
+    """Draw which part of the activations leaves without a wait, by width and link."""
+    shares = {
+        (name, dim): share(dim, rate)
+        for name, rate in LINKS.items()
+        for dim in (1024, 4096, 16384)
+    }
+    slow, fast = LINKS
+    title = claim(
+        shares[slow, 4096] < 0.5 < shares[slow, 16384] == shares[fast, 4096] == 1,
+        "The wider the model, the more of its activations leave without a wait",
+    )
+    rows = [
+        Row(f"{name}, width {dim:,}", [(part, "travels")], percent(part))
+        for (name, dim), part in shares.items()
+    ]
+    alt = "Parts that leave: " + "; ".join(f"{r.name}: {r.said}" for r in rows)
+    return plate(title, alt, lambda width: bars(width, rows, 1, 210, 70))
 
 
 def best_fit(pieces: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

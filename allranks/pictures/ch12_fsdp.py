@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 from allranks.base.picture import Picture
-from allranks.openings.sheet import NARROW, Sheet
+from allranks.openings.sheet import Sheet
 from allranks.pictures.chart import (
     Row,
     bars,
@@ -31,7 +31,7 @@ def stages(output: str) -> Picture:
     pattern = r"\] (\S+) +" + ", ".join(f"{name} {number}" for name in names)
     found = {}
     for line in read(output, pattern, 4):
-        numbers = [float(text) for text in line.groups()[1:]]
+        numbers = [float(text) for text in line.groups()[1:]]  # counted, predicted, …
         claim(numbers[::2] == numbers[1::2], "counted as predicted")
         found[line[1]] = dict(zip(names, numbers[::2], strict=True))
     held = {name: sum(one[kind] for kind in KINDS) for name, one in found.items()}
@@ -53,6 +53,47 @@ def stages(output: str) -> Picture:
     return plate(
         title, alt + ".", lambda width: bars(width, rows, most, 74, 150, legend=legend)
     )
+
+
+def middle() -> Picture:
+    """Draw where the optimizer's step is: after an all_reduce, or in its middle."""
+    ways = {"DDP": ("S", "G", "whole"), "ZeRO-1": ("S", "part", "G")}
+    said = {"S": "reduce_scatter", "G": "all_gather", "whole": "AdamW", "part": "½"}
+    # How long each takes is not measured here: half a step is half as long.
+    long_ = {"S": 3.0, "G": 3.0, "whole": 2.0, "part": 1.0}
+    carried = {"DDP": "gradients", "ZeRO-1": "weights"}
+
+    def draw(width: int) -> Sheet:
+        sheet, y = Sheet(width, 0), 16.0
+        left = 62 if wide(sheet) else 0
+        unit = (width - left) / sum(long_[part] for part in ways["DDP"])
+        for name, parts in ways.items():
+            text = f"{name}: the all_gather brings {carried[name]}"
+            sheet.words(0, y, text, bold=True)
+            y += 10
+            for rank in range(2):
+                x = left
+                if wide(sheet):
+                    sheet.words(0, y + 20, f"rank {rank}")
+                for part in parts:
+                    room = long_[part] * unit - 4
+                    look = "travels" if part in "SG" else "strong"
+                    fill(sheet, x, y, room, 30, look, rank)
+                    text = said[part]
+                    if part in "SG":  # no word can be read on hatching
+                        size = 8.2 * len(text)
+                        sheet.blank(x + (room - size) / 2, y + 5, size, 20)
+                    sheet.words(x + room / 2, y + 20, text, "middle")
+                    x += room + 4
+                y += 36
+            y += 26
+        sheet.height = y - 30
+        return sheet
+
+    alt = "DDP: reduce_scatter, all_gather of gradients, then AdamW for all weights on "
+    alt += "each rank. ZeRO-1: reduce_scatter, AdamW for half of the weights on each "
+    alt += "of two ranks, then all_gather of weights."
+    return plate("An all_reduce has a middle, and ZeRO-1 steps there", alt, draw)
 
 
 def events(output: str) -> dict[str, list[str]]:
@@ -92,7 +133,7 @@ def order(output: str) -> Picture:
         for name, all_ in found.items():
             y += 22
             sheet.words(0, y, name, bold=True)
-            half = len(all_) if wide(sheet) else 10
+            half = len(all_) if wide(sheet) else 10  # a phone has two short rows
             for start in range(0, len(all_), half):
                 row(sheet, y + 8, all_[start : start + half])
                 y += CELL + 8
@@ -129,7 +170,7 @@ def timeline(output: str) -> Picture:
             y += 42
             said = f"{name}: {step:.0f} ms, of which it waits {waits:.0f} ms"
             sheet.words(0, y, said, bold=True)
-            past = 0.0
+            past = 0.0  # a rank computes from here until it waits for the next unit
             for to, late in [*((to, late) for *_, to, late in units), (step, 0)]:
                 busy = max(0.0, to - late - past)
                 if busy:
@@ -181,7 +222,7 @@ def beside(output: str) -> Picture:
         x, y = long_ * cosine * unit, base - high
         sheet.arrow(f"0,{base:.4g} {x:.4g},{y:.4g}", color="currentColor", thick=4)
         rule(sheet, f"M{x:.4g} {y:.4g}L{unit:.4g} {base:.4g}", "5 4")
-        sheet.wrong(x + (0 if width > NARROW else -60), y - 14, "parts of matrices")
+        sheet.wrong(max(x, 80), y - 14, "parts of matrices", "middle")
         dot(sheet, 0, base)
         return sheet
 
@@ -207,7 +248,7 @@ def legs(output: str) -> Picture:
         for place, (num, step) in enumerate(sizes):
             y = 8 + 56 * place
             sheet.words(0, y + 20, f"step {step}")
-            for rank in range(num):
+            for rank in range(num):  # each has 1/num of what there is, so 1/num wide
                 x = left + room * rank / num
                 name = f"rank {rank}" if wide(sheet) else f"{rank}"
                 sheet.box(x, y, room / num - 4, 30, name, rank=rank, strong=0.3)
@@ -246,3 +287,25 @@ def moved(output: str) -> Picture:
     return plate(
         title, f"{alt}.", lambda width: bars(width, rows, most, 220, 90, legend=legend)
     )
+
+
+def cases(output: str) -> Picture:
+    """Draw what each net sends, and which goes wrong, or is refused."""
+    pattern = r"\] (\S.*?) +(?:(\S+) off, sends (\d+) B|Parameter .*)$"
+    lines = read(output, pattern, 6)
+    rows, wrong = [], []
+    for name, off, sent in (line.groups() for line in lines):
+        bad = off is not None and float(off) > 1e-6
+        wrong += [name] * bad
+        told = f"{sent} B, but wrong" if bad else f"{sent} B" if sent else "refused"
+        rows.append(Row(name, [(int(sent or 0), "wrong" if bad else "plain")], told))
+    refused = [row.name for row in rows if row.said == "refused"]
+    title = claim(
+        wrong == ["scale ignored"] and refused == ["tied, in two units"],
+        "One net is refused, and one goes wrong without a word",
+    )
+    most = max(row.parts[0][0] for row in rows)
+    alt = "Bytes that a rank sends in a step: " + "; ".join(
+        f"{row.name}: {row.said}" for row in rows
+    )
+    return plate(title, f"{alt}.", lambda width: bars(width, rows, most, 190, 150))

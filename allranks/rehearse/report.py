@@ -153,8 +153,7 @@ def supposed(record: Record) -> list[str]:
             "No optimizer took a step. Does a loader have a batch left for each of "
             f"{record.world_size:,} ranks?"
         )
-    # A loss that is logged does no harm; one that ends the training early would.
-    reads = record.unknown_reads.items()
+    reads = record.unknown_reads.items()  # such as loss.item() in a log line
     if where := [f"{short(line)} ({n}x)" for line, n in reads]:
         told.append(
             f"Numbers that were not computed were read at {', '.join(where)}. They are "

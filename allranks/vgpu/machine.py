@@ -341,7 +341,7 @@ class Machine:
         ends = [end for end in (source, target) if end is not None]
         if not ends:
             return
-        if len(ends) < 2:
+        if len(ends) < 2:  # a CUDA graph holds no copy from or to the host
             self._check_not_capturing()
         duration = num_bytes / self.costs.link
         way = str(source or "cpu"), str(target or "cpu")

@@ -24,6 +24,7 @@ PARTS = (
     "runs.glued",  # a notebook's page leaves out what hands its results to other pages
     "runs.callouts",  # {callouts}: a listing with numbers at its lines
     "runs.gpu",  # {gpu}: what make gpu found, with the machine and the date
+    "runs.outside",  # {outside}: tests of strangers, with our classes and PyTorch's
     "runs.status",  # {status}: when each file last ran, and how it ended
     "chapters.chapter_diff",  # {chapter-diff}: what changed between two scripts
     "chapters.map_cards",  # {chapter-map}: all chapters in one figure, each a link

@@ -1,7 +1,7 @@
 """Ask the book's search in a real browser, and count how often it answers at once.
 
 A file of queries is a list of ``{"query", "kind", "wanted"}``; ``wanted`` has every
-section that answers, such as ``book/ch5_ddp.html#does-it-pay``.
+section that answers, such as ``book/ch5_ddp.html#is-it-worth-it``.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,7 @@
 """Figures and tables fit a phone, a tablet and a laptop, in more than one font."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -192,6 +193,9 @@ def test_the_heat_map_of_hangs_stays_a_table(browser, site):
             assert text.split()[1].startswith(one["verdict"]), (slug, key, text)
             seconds = one.get("seconds")
             assert seconds is None or f"after {seconds:.1f} s" in text
+    for total in table.locator("tbody tr:last-child td").all():
+        assert re.fullmatch(r"\d+/\d+", total.inner_text().strip())
+        assert total.evaluate("e => e.scrollWidth <= e.clientWidth"), "it runs over"
     tip = rows[0].locator(".hang-tip").first
     opacity = "tip => getComputedStyle(tip).opacity"
     assert tip.evaluate(opacity) == "0"

@@ -76,6 +76,13 @@ def distance(one: str, other: str, eyes) -> float:
     return 100 * sum((a - b) ** 2 for a, b in zip(*labs, strict=True)) ** 0.5
 
 
+def mixed(color: str, ground: str, depth: float) -> str:
+    """Return a colour of which ``depth`` % lie on a ground."""
+    pairs = zip(bytes.fromhex(color[1:]), bytes.fromhex(ground[1:]), strict=True)
+    parts = [round((depth * a + (100 - depth) * b) / 100) for a, b in pairs]
+    return f"#{bytes(parts).hex()}"
+
+
 def variables(theme: str) -> dict[str, str]:
     """Return the colours that the style sheet sets for one theme."""
     dark = "".join(re.findall(r'html\[data-theme="dark"\] \{(.*?)\}', CSS, re.DOTALL))
@@ -109,10 +116,18 @@ def test_digits_are_legible_on_every_piece_of_work(theme, colors):
     found = variables(theme)
     ground = found["--pst-color-background"].replace("#fff", "#ffffff")
     for color, depth in product(colors, DEPTH.values()):
-        pairs = zip(bytes.fromhex(color[1:]), bytes.fromhex(ground[1:7]), strict=True)
-        mixed = [round((depth * a + (100 - depth) * b) / 100) for a, b in pairs]
         ink = found["--pst-color-text-base"]
-        assert contrast(f"#{bytes(mixed).hex()}", ink) >= 4.5, (color, depth)
+        assert contrast(mixed(color, ground, depth), ink) >= 4.5, (color, depth)
+
+
+def test_no_rank_shines_in_the_dark():
+    """The first four fill a box alike bright: what shines would look like chosen."""
+    found = variables("dark")
+    fills = [mixed(c, found["--pst-color-background"], 22) for c in DARK[:4]]
+    for one, other in combinations(fills, 2):
+        assert contrast(one, other) < 1.15, (one, other)
+    for one, other in combinations(DARK[:4], 2):
+        assert contrast(one, other) < 1.4, (one, other)
 
 
 @pytest.mark.parametrize(("theme", "depth"), [("light", 0.3), ("dark", 0.5)])
@@ -121,10 +136,8 @@ def test_words_are_legible_on_waiting(theme, depth):
     found = variables(theme)
     assert depth == 0.3 or f"--waiting-depth: {depth};" in CSS
     ground = found["--pst-color-background"].replace("#fff", "#ffffff")
-    red, under = (bytes.fromhex(c[1:7]) for c in (found["--waiting"], ground))
-    pairs = zip(red, under, strict=True)
-    mixed = [round(depth * a + (1 - depth) * b) for a, b in pairs]
-    assert contrast(f"#{bytes(mixed).hex()}", found["--pst-color-text-base"]) >= 4.5
+    box = mixed(found["--waiting"], ground, 100 * depth)
+    assert contrast(box, found["--pst-color-text-base"]) >= 4.5
 
 
 @pytest.mark.parametrize("eyes", EYES)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed import distributed_c10d, run
 
@@ -140,3 +141,25 @@ def test_torchrun_takes_a_free_port_unless_one_is_named(
     )
     run.run(run.parse_args([*flags, "train.py"]))
     assert (taken[0].rdzv_backend, taken[0].rdzv_endpoint) == (backend, endpoint)
+
+
+def test_dcp_fills_the_tensors_that_there_are(tmp_path):
+    """Weights come back by themselves, but not what an optimizer has yet to make."""
+    says = prose("dcp-load-not-set", "Cause")
+    assert "the weights come back by themselves" in says
+    assert "An optimizer that has not stepped has no tensors" in says
+
+    def state(net, optimizer):
+        return {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+
+    (trained, stepped), (net, optimizer) = made = [
+        (net, torch.optim.AdamW(net.parameters()))
+        for net in (nn.Linear(2, 2), nn.Linear(2, 2))
+    ]
+    trained(torch.ones(1, 2)).sum().backward()
+    stepped.step()
+    saved, loaded = (state(*one) for one in made)
+    dcp.save(saved, checkpoint_id=tmp_path / "last", no_dist=True)
+    dcp.load(loaded, checkpoint_id=tmp_path / "last", no_dist=True)
+    assert torch.equal(net.weight, trained.weight)
+    assert len(stepped.state) == 2 and not optimizer.state

@@ -101,6 +101,7 @@ NOT_PLAYED = {
     "device-map-auto": "it takes transformers, which this book does not install",
     "exclusive-gpu": "it takes a GPU in exclusive mode, which only root can set",
     "exit-barrier": "it takes two machines, of which one ends late",
+    "memory-fragmented": "it takes hours until memory is in pieces",
     "loss-scale-floor": "it takes DeepSpeed, which this book does not install",
     "nccl-network": "it takes two machines and a network that fails",
     "nccl-symbol": "it takes an installation with two NCCLs",

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -17,8 +18,10 @@ from tests.quiz.proofs import hang, law
 def fake(world_size):
     """Be rank 0 of a group in which nothing is sent, and shapes are right."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
-    yield
-    dist.destroy_process_group()
+    try:
+        yield {"mesh": init_device_mesh("cpu", (world_size,))}
+    finally:
+        dist.destroy_process_group()
 
 
 @law
@@ -35,8 +38,8 @@ def test_ch12_zero2_memory(billions, ranks):
 def test_ch12_units():
     """The parts and the whole are there while the first block runs."""
     net, seen = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(32))), []
-    with fake(8):
-        fully_shard(net)
+    with fake(8) as cpus:
+        fully_shard(net, **cpus)
         with Meter(net, torch.optim.SGD(net.parameters())) as meter:
             net[0].register_forward_hook(lambda *_: seen.append(meter.look()))
             net(torch.ones(1, 8))
@@ -48,9 +51,9 @@ def test_ch12_units():
 def test_ch12_accumulate(parts):
     """The collectives of a step with two units, which are two for each."""
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    with fake(2):
+    with fake(2) as cpus:
         for module in [*net, net]:
-            fully_shard(module)
+            fully_shard(module, **cpus)
         with Meter(net, torch.optim.SGD(net.parameters())) as meter:
             for part in range(parts):
                 net.set_requires_gradient_sync(part == parts - 1)

@@ -109,8 +109,8 @@ function places({ state, facts, width, narrow }) {
 function bars(rank, { state: { arrives }, facts, before, narrow }, { x, end }) {
   const y = TOP + PITCH * rank, middle = y + LANE / 2 + 4, at = arrives[rank], early = { "text-anchor": "start" };
   if (at === null) return [
-    rect(x(0), y, x(TIMEOUT) - x(0), LANE, { class: "x-idle", "data-id": `work${rank}` }),
-    text(x(0) + CHIP, middle, narrow ? "never calls it" : `never calls all_reduce, and prints tensor([${rank}.])`, { ...early, class: "x-soft" }),
+    rect(x(0), y, x(TIMEOUT) - x(0) - CHIP - 8, LANE, { class: "x-idle", "data-id": `work${rank}` }),
+    text(x(0) + 12, middle, narrow ? "never calls it" : `never calls all_reduce, and prints tensor([${rank}.])`, { ...early, class: "x-soft" }),
   ];
   const until = x(at / 1000), wait = x(end) - until, waits = facts.waits[rank], room = wait - CHIP;
   const box = (deep) => ({ class: "x-box", style: `--hue: ${rankColor(rank)}; --deep: ${deep}` });
@@ -118,11 +118,11 @@ function bars(rank, { state: { arrives }, facts, before, narrow }, { x, end }) {
   const words = room > 250 && facts.begins === null ? `waits ${amount(waits, "s")}, in line ${line}: dist.all_reduce(x)`
     : room > 84 ? `waits ${amount(waits, "s")}` : room > 36 && "waits";
   const hint = !before && rank === WORLD_SIZE - 1 && until - x(0) > 130; // until the reader has changed something
-  const works = until - x(0) > 150 && !hint ? `works ${amount(at / 1000, "s")}` : until - x(0) > 66 && "works";
+  const works = until - x(0) > (!hint ? 150 : narrow ? 190 : 260) ? `works ${amount(at / 1000, "s")}` : until - x(0) > 66 && "works";
   return [
     facts.begins !== null && rect(x(end), y, x(TIMEOUT) - x(end), LANE, { ...box("9%; stroke: none"), "data-id": `on${rank}`, rx: 0 }),
     rect(x(0), y, until - x(0), LANE, { ...box("26%"), "data-id": `work${rank}` }),
-    works && text(x(0) + 12, middle, works, { ...early, class: "x-small" }),
+    works && text(x(0) + 12, middle, works, { ...early, class: "x-small", style: appears(at / 1000, 0.1) }), // then it is true
     waits > 0 && rect(until, y, wait, LANE, { class: "x-wait", "data-id": `wait${rank}`, rx: 0 }),
     waits > 0 && words && text(until + wait / 2 + CHIP / 4, middle, words, { class: "x-small" }),
     hint && text(until - 26, middle, narrow ? "drag me" : "now you: drag me",
@@ -143,7 +143,7 @@ function parts(rank, { state: { arrives }, facts, width }, place, change) {
       room > 84 && text(held + CHIP + 8, middle, `${room > 150 ? "prints " : ""}tensor([${facts.holds[rank]}.])`,
         { ...start, class: "x-small", style: appears(end + 0.8, 0.1) }),
     ],
-    gone ? chip(x(0) - CHIP / 2, chipY(rank), rank, [rank], { "data-id": `term${rank}` })
+    gone ? chip(x(TIMEOUT) - CHIP, chipY(rank), rank, [rank], { "data-id": `term${rank}` })
       : handle(rank, at, facts.begins === null ? "term" : "chip", change, place),
     remove(rank, gone, width - 18, y + LANE / 2, () => change(rank, gone ? FIRST[rank] : null)),
   ];

@@ -226,8 +226,8 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
   const steps = schedule(collective, algorithm, size), now = step ? steps[step - 1] : [];
   const earlier = steps.slice(0, Math.max(0, step - 1)), last = earlier.reduce(apply, before(collective, size));
   const pitch = (ROWS - 22) / size, high = Math.min(46, pitch - Math.max(8, Math.min(20, pitch / 3)));
-  const tight = narrow || size > 5, gap = size > 5 ? 6 : narrow ? 10 : 18, across = (width - left - 1) / size, wide = across - gap;
-  const y = (rank) => 22 + (rank + 0.5) * pitch, x = (i) => left + i * across + wide / 2;
+  const gap = size > 5 ? 6 : narrow ? 10 : 18, across = (width - left - 1) / size, wide = across - gap;
+  const tight = across < (narrow ? 56 : 70), y = (rank) => 22 + (rank + 0.5) * pitch, x = (i) => left + i * across + wide / 2;
   const column = (chunk) => cross ? (size + chunk % size - Math.floor(chunk / size)) % size : chunk;
   const cell = (rank, i) => [x(i) - wide / 2, y(rank) - high / 2, wide, high];
   const most = Math.max(1, ...facts.compare.map((row) => row[2])); // the longest bar of what was sent
@@ -247,9 +247,9 @@ function holdings({ state, facts, narrow, width }, left, hatches) {
   const low = pitch < 40;
   const title = (rank, middle) => {
     const first = middle + (low ? 4 : -2), waits = facts.waiting.includes(rank), bytes = facts.sent[rank];
-    const second = low ? [narrow ? 26 : 46, first] : [0, middle + 13];
-    return [note(0, first, narrow ? `r ${rank}` : `rank ${rank}`),
-      waits && [rect(left - 54, first - 13, 44, 17, { class: "x-wait" }), note(left - 49, first, "waits")],
+    const second = low ? [narrow ? 26 : 46, first] : [0, middle + 13], by = left - (narrow ? 42 : 54);
+    return [note(0, first, narrow && low ? `r ${rank}` : `rank ${rank}`),
+      waits && [rect(by, first - 13, narrow ? 40 : 44, 17, { class: "x-wait" }), note(by + (narrow ? 3 : 5), first, "waits")],
       !(low && waits) && [note(...second, narrow && low ? "?" : "sent ?", "x-soft x-guess"),
         note(...second, (narrow && low ? "" : "sent ") + amount(bytes, "B"), "x-soft x-answer")],
       !low && bytes > 0 && h("svg:g", { class: "x-answer" }, hatched(0, middle + 18, (left - 14) * bytes / most, 5, rankColor(rank), { rx: 0, "data-id": `sent ${rank}` }))];
@@ -284,6 +284,8 @@ function race({ state, facts, before, set, width, narrow }, left, hatches) {
   const x = (seconds) => left + seconds * (width - left - 2) / until;
   const pitch = LANES / facts.compare.length, thick = Math.min(36, pitch - 7) / size;
   const block = (from, to, y) => `M${x(from)} ${y}H${x(to)}v${thick}H${x(from)}z`;
+  // Four hues of stripes side by side flicker, so a thin row is plain.
+  const ways = (hue, { paint }) => (thick < 12 ? [tint(hue, 38)] : [tint(hue, 14), paint]), starting = (hue) => tint(hue, thick < 12 ? 85 : 60);
   const ends = [0]; // of the steps that are shown, in s
   const lanes = facts.compare.map(([way, , , time], lane) => {
     const y = top + lane * pitch, mine = way === state.algorithm, starts = range(size).map(() => "");
@@ -300,8 +302,8 @@ function race({ state, facts, before, set, width, narrow }, left, hatches) {
       rect(0.5, y - 3, width - 1, size * thick + 6, { fill: "transparent", class: mine && "x-frame" }),
       h("svg:circle", { cx: 9, cy: y + 9, r: 4.5, class: "x-frame", style: mine && "fill: var(--x-ink)" }),
       note(19, y + 13, way, mine && "x-strong"), note(19, y + 27, amount(time, "s"), mine && "x-strong"),
-      range(size).map((rank) => [tint(rankColor(rank), 14), hatches[rank].paint].map((paint) => fill(block(0, time, y + rank * thick), paint))),
-      starts.map((d, rank) => fill(d, tint(rankColor(rank), 60))), fill(waits, RED)),
+      range(size).map((rank) => ways(rankColor(rank), hatches[rank]).map((paint) => fill(block(0, time, y + rank * thick), paint))),
+      starts.map((d, rank) => fill(d, starting(rankColor(rank)))), fill(waits, RED)),
     `way ${way}`, `${way}: ${amount(time, "s")}`, () => set(change({ algorithm: way }, state)), mine);
   });
   const now = x(ends[state.step]), nearest = (time) => ends.reduce((best, end, i) =>
@@ -317,10 +319,10 @@ function race({ state, facts, before, set, width, narrow }, left, hatches) {
       move: (by, start) => nearest(ends[start] + by * until / (width - left - 2)), step: (by) => state.step + by, set: (step) => set({ step }) }),
     text(width - 2, floor + 19, amount(until, "s"), { ...SMALL, "text-anchor": "end" }),
     // What the looks mean.
-    [[tint("var(--x-soft)", 60), "starts a message"], [hatches[size].paint, "its bytes travel"], [RED, "waits"]]
-      .map(([paint, words], i) => {
+    [[[starting("var(--x-soft)")], "starts a message"], [ways("var(--x-soft)", hatches[size]), "its bytes travel"], [[RED], "waits"]]
+      .map(([paints, words], i) => {
         const [px, py] = narrow ? [6 + i * 130, floor + 27] : [left + 60 + i * 150, floor + 10];
-        return [fill(`M${px} ${py}h14v10h-14z`, paint), note(px + 19, py + 9, words)];
+        return [paints.map((paint) => fill(`M${px} ${py}h14v10h-14z`, paint)), note(px + 19, py + 9, words)];
       }),
   ];
 }

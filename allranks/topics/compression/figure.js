@@ -97,9 +97,11 @@ const fields = [
   number("search_gb_per_s", "GB/s, top-k's search", [0.1, 1000, true]),
 ];
 
+const MOST = 5; // times the shortest step: the longest bar
 const BAR = 24, LINK = 9, BAND = 24, POINTS = 120, SPEEDS = [0.01, 1000]; // GB/s
 const SHORT = [["NVLink", "middle", 0], ["PCIe", "start", -3], ["InfiniBand", "end", 5], // of LINKS
   ["Ethernet", "middle", 0], ["Ethernet", "middle", 0], ["home", "middle", 0]];
+const BRIEF = { none: "none", bf16: "bf16", topk: "top-k", powersgd: "Power", local: "local" }; // where a name has no room
 const START = { "text-anchor": "start" }, END = { "text-anchor": "end" };
 const SMALL = { class: "x-small" }, SOFT = { class: "x-small x-soft" };
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5"; // a line is not seen behind
@@ -118,10 +120,12 @@ const about = (state) => JSON.stringify({ ...state, method: "" });
 const guessed = (state) => guesses.get(about(state)) ?? {};
 
 // Return where things stand: names at the left and times at the right, or above the bars.
-function layout({ facts, width, narrow }) {
+function layout({ facts, width, narrow, asking }) {
   const left = narrow ? 1 : 140, room = width - left - (narrow ? 3 : 172), row = narrow ? 58 : 48;
-  const most = Math.max(...facts.ways.map((way, i) => Math.max(way[7], facts.as_good[i] ?? 0)));
-  return { left, room, most, long: (seconds) => room * seconds / most, bar: narrow ? 20 : 5,
+  const longest = Math.max(...facts.ways.map((way, i) => Math.max(way[7], facts.as_good[i] ?? 0)));
+  // On a slow link the longest would leave slivers of the others. It is cut, after the answer.
+  const most = asking ? longest : Math.min(longest, MOST * Math.min(...facts.ways.map((way) => way[7])));
+  return { left, room, most, long: (seconds) => room * Math.min(1, seconds / most), bar: narrow ? 20 : 5,
     y: (i) => 22 + row * i, row, floor: 22 + 5 * row + 53, columns: [width - (narrow ? 94 : 96), width - 5] };
 }
 
@@ -131,7 +135,10 @@ function onLink({ state, facts }, at, i) {
   const [name, , , messages, encoding, communication, exposed] = facts.ways[i], y = at.y(i) + at.bar + BAR + 1;
   const compute = state.compute_ms * 1e-3, hidden = Math.min(communication - exposed, compute);
   const starting = messages * state.alpha_us * 1e-6, early = Math.min(starting, hidden), late = Math.min(starting - early, exposed);
-  const piece = (what, from, seconds, box) => at.long(seconds) > 0.3 && box(at.left + at.long(from), Math.max(1, at.long(seconds)), `${what} ${name}`);
+  const piece = (what, from, seconds, box) => {
+    const x = at.long(from), across = at.long(from + seconds) - x;
+    return across > 0.3 && box(at.left + x, Math.max(1, across), `${what} ${name}`);
+  };
   const starts = (x, across, id) => rect(x, y, across, LINK, grey(60, { "data-id": id }));
   const bytes = (x, across, id) => hatched(x, y, across, LINK, "var(--x-soft)", { rx: 0, "data-id": id });
   return [piece("starts", compute - hidden, early, starts), piece("hidden", compute - hidden + early, hidden - early, bytes),
@@ -142,19 +149,21 @@ function onLink({ state, facts }, at, i) {
 function bars(view, at, i) {
   const { state, facts, before } = view, [name, , , , encoding, , exposed, step] = facts.ways[i];
   const y = at.y(i) + at.bar, compute = state.compute_ms * 1e-3;
-  let x = at.left;
+  let x = at.left, since = 0;
   const part = (seconds, what, attributes) => {
-    const from = x, across = Math.max(1, at.long(seconds));
-    x += at.long(seconds);
-    return seconds > 0 && [rect(from, y, across, BAR, { rx: 0, style: "fill: var(--x-ground)" }), // one red, on all rows
+    const from = x;
+    x = at.left + at.long(since += seconds);
+    const across = Math.max(1, x - from);
+    return seconds > 0 && from < at.left + at.room && [rect(from, y, across, BAR, { rx: 0, style: "fill: var(--x-ground)" }), // one red, on all rows
       rect(from, y, across, BAR, { ...attributes, "data-id": `${what} ${name}` }),
       inside(from, y + 16, across, `${what} ${amount(seconds, "s")}`, what)];
   };
-  const more = at.long((facts.as_good[i] ?? step) - step), past = before?.facts.ways[i][7];
+  const good = facts.as_good[i] ?? step, more = at.long(good) - at.long(step), end = at.left + at.room, past = before?.facts.ways[i][7];
   const mine = guessed(state)[name], flag = at.left + at.long(mine ?? 0);
   return [part(compute, "computes", grey(18)), part(encoding, "encodes", grey(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
     more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
     onLink(view, at, i),
+    Math.max(step, good) > 1.001 * at.most && h("svg:path", { class: "x-cut", d: `M${end - 16} ${y + BAR + LINK + 4}l12 ${-BAR - LINK - 8}`, style: "stroke: var(--x-ground); stroke-width: 6" }),
     !view.narrow && past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` }),
     mine && rect(flag - 5, y - 3, 10, BAR + 6, { rx: 5, style: "fill: none; stroke: var(--x-mark); stroke-width: 2", "data-id": `grip ${name}` }),
     mine && !view.narrow && flag > x + more && text(flag + 9, y + 16, "your guess", { ...START, ...SOFT, style: OVER })];
@@ -206,12 +215,12 @@ function band({ state, set, width, narrow, asking }, at) {
   const parts = winners.map(([name, from], i) => {
     const to = winners[i + 1]?.[1] ?? width - 4;
     return [rect(from, floor, Math.max(1, to - from), BAND, grey(14, { "data-id": `band ${name}` })),
-      inside(from, floor + 16, to - from, LABELS[name])];
+      inside(from, floor + 16, to - from, LABELS[name], BRIEF[name])];
   });
   const here = winners.findLastIndex(([, from]) => from <= now), [, from] = winners[here];
   parts.push(rect(from, floor, Math.max(1, (winners[here + 1]?.[1] ?? width - 4) - from), BAND, { class: "x-frame x-chosen", rx: 0 }));
   const names = LINKS.map(([, , speed], i) => {
-    const [words, anchor, by] = narrow && i === 1 ? [] : SHORT[i];
+    const [words, anchor, by] = narrow && [1, 4].includes(i) ? [] : SHORT[i];
     return words && [h("svg:path", { class: "x-frame", d: `M${x(speed)} ${floor - 5}v5` }),
       narrow ? text(x(speed), floor - 8, words, SOFT) : text(x(speed) + by, floor - 8, `${words} ${speed}`, { ...SOFT, "text-anchor": anchor })];
   });
@@ -246,9 +255,10 @@ function draw(view) {
           text(x + 18, 12, narrow ? few : words, { ...START, ...SOFT })];
       }),
       // Through all bars: how long a step takes without compression.
-      h("svg:path", { class: "x-frame", d: [1, 2, 3, 4].map((i) => `M${plain} ${at.y(i) + at.bar - 1}v${BAR + LINK + 4}`).join("") }),
-      text(Math.min(Math.max(plain, 62), at.left + at.room - 58), low, "without compression", SOFT),
-      ["a step", "for equal loss"].map((words, k) => text(at.columns[k], 12, words, { ...END, ...SOFT })),
+      plain < at.left + at.room && h("svg:path", { class: "x-frame", d: [1, 2, 3, 4].map((i) => `M${plain} ${at.y(i) + at.bar - 1}v${BAR + LINK + 4}`).join("") }),
+      plain < at.left + at.room || asking ? text(Math.min(Math.max(plain, 62), at.left + at.room - 58), low, "without compression", SOFT)
+        : text(at.left + at.room, low, "bars with a gap are longer", { ...END, ...SOFT }),
+      ["a step", asking ? "" : "for equal loss"].map((words, k) => text(at.columns[k], 12, words, { ...END, ...SOFT })),
       facts.ways.map((_, i) => row(view, at, i)),
       band(view, at)),
     below: [
@@ -276,7 +286,7 @@ const shortest = (times) => times.indexOf(Math.min(...times));
 const ask = {
   apart: ["method"],
   question: ({ state, facts }) => `${state.world_size} ranks train ${facts.model || "a model"} over `
-    + `${facts.link || `links of ${state.gb_per_s} GB/s`}. Which way has the shortest step? Drag each end to your guess.`,
+    + `${facts.link || `links of ${state.gb_per_s} GB/s`}. Which way has the shortest step? Drag its end to your guess.`,
   options: Object.values(LABELS),
   // The shortest of the bars that the reader dragged, and of the one that stands there.
   guess: ({ state, facts }) => {

@@ -154,7 +154,7 @@ function card(name, i, view) {
   const { world_size: W, halving } = state, wide = width / 4, x = i * wide, across = wide - (narrow ? 8 : 18);
   const [left, top, bar] = narrow ? [x, 68, 124] : [x + 62, 15, 71];
   const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest && !asking ? "x-strong" : "";
-  const each = { ring: `of n / ${W.toLocaleString("en")}`, halving: "of n/2, n/4 …" }[name] ?? "of n";
+  const each = { ring: `n/${W.toLocaleString("en")} in each`, halving: "n/2, n/4 … in each" }[name] ?? "n in each";
   const said = way ? [[`${way[1].toLocaleString("en")} steps`], [each], [amount(way[3], "s"), `x-answer ${strong}`]]
     : halving ? [["needs 2, 4,"], ["8, … ranks"]] : [["not used:"], ["press to add"]];
   const box = h("svg:g", {},
@@ -168,8 +168,9 @@ function card(name, i, view) {
 }
 
 // What the bars above the lines consist of.
-function legend({ state, narrow }, { top }) {
-  const y = top - 12, parts = [["steps", 0], ["bytes", 62]], few = [narrow ? "" : "one scale of time for all bars",
+function legend({ state, facts, narrow, asking }, { top }) {
+  const cut = !asking && Math.max(...facts.ways.map((way) => way[3])) > 1.001 * MOST * facts.seconds;
+  const y = top - 12, parts = [["steps", 0], ["bytes", 62]], few = [narrow ? "" : `one scale of time${cut ? "; a gap: longer than drawn" : ""}`,
     state.world_size > DOTS && `${DOTS} ranks are drawn`].filter(Boolean).join("; ");
   return [parts.map(([words, x], k) => [k ? hatched(x, y - 8, 14, 8, GREY, { rx: 0 }) : rect(x, y - 8, 14, 8, { rx: 0, style: `fill: ${GREY}` }),
     text(x + 19, y, words, { ...SMALL, ...START })]), text(128, y, few, { class: "x-small x-soft", ...START })];
@@ -189,13 +190,12 @@ function scales({ facts, state, width, narrow }) {
   return { map, wide, top, floor, low, high, at, x, y, inside, line };
 }
 
-// Before the answer, times have no numbers: it could be read off.
-function axes({ width, narrow, asking }, { x, y, low, high, wide, floor }) {
+function axes({ width, narrow }, { x, y, low, high, wide, floor }) {
   const tens = (from, to) => range(to - from + 1).map((i) => from + i), far = y(10 ** low) - y(10 ** (low + 1)) > 18;
   return [
     tens(low, high).map((k) => [
       h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
-      (far || (high - k) % 2 === 0) && text(LEFT - 6, y(10 ** k) + 4, asking ? "?" : k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
+      (far || (high - k) % 2 === 0) && text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
     ]),
     tens(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) => text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"), SMALL)),
     text(LEFT + wide / 2, floor + BAND + 35, "bytes that each rank brings, n", { class: "x-small x-soft" }),
@@ -229,26 +229,49 @@ function lines({ facts, width, asking }, { y, at, line, floor }) {
   });
 }
 
+// Name each line where it meets the upright one, the slowest at the top. That is above all
+// lines: they climb, so at its left no line is higher, and near the left edge few are.
+function tags({ facts, state, narrow, asking }, { x, y, at, map, wide, top, inside }) {
+  const n = state.num_bytes, now = x(n), side = now > LEFT + (narrow ? 92 : 136) ? -1 : 1;
+  const far = side < 0 ? n : map.value(Math.min(1, map.place(n) + 110 / wide)); // where the names end
+  const near = facts.ways.filter((way) => inside(way[3])).sort((a, b) => a[3] - b[3]);
+  const free = side < 0 && now - (narrow ? 230 : 370) > LEFT; // at the top, beside what stands there
+  const high = top + (free ? 28 : 62) + 15 * (near.length - 1);
+  const base = Math.max(high, Math.min(...near.map((way) => y(at(way, far)))) - 14);
+  return near.map(([name, , , time], i) => [name, asking ? name : `${name} ${amount(time, "s")}`, [now, y(time)],
+    now + 16 * side, base - 15 * i, name === facts.fastest && !asking]);
+}
+const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4"; // lines are not seen behind
+const named = (those) => those.length > 0 && h("svg:g", { "pointer-events": "none" }, plate(those), those.map(([name, words, [fx, fy], x, y, strong]) => h("svg:g", { "data-tag": name },
+  h("svg:path", { class: "x-frame", d: `M${fx} ${fy}L${x} ${y - 4}` }),
+  text(x + (x < fx ? -3 : 3), y, words, { class: strong ? "x-small x-strong" : "x-small", "text-anchor": x < fx ? "end" : "start" }))));
+// What is behind the names is not seen.
+function plate(those) {
+  const [, , [from], x] = those[0], wide = 6 + 7 * Math.max(...those.map(([, words]) => words.length));
+  return rect(x < from ? x - wide : x, those.at(-1)[4] - 12, wide, 15 * those.length + 1, { class: "x-plate" });
+}
+
 // Say where the lowest line pays for what: it bends where its steps cost as much as its bytes.
 function bends({ facts, state, width, narrow }, { x, y, at, floor }) {
   const bend = (name) => facts.ways.find(([one]) => one === name), balance = ([, steps, share]) => steps * facts.balance / share;
   const [first, last] = [facts.winners[0], facts.winners.at(-1)].map(([name]) => bend(name)), wide = narrow ? 74 : 150;
-  const over = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4"; // the upright line is not seen behind
   const low = y(at(first, SIZES[0])) + 18, climbs = x(Math.min(Math.max(balance(last), SIZES[0]), SIZES[1]));
   return [balance(first) > SIZES[0] && x(Math.min(balance(first), SIZES[1])) > LEFT + wide && low < floor - 2
-      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { class: "x-small x-soft", style: over, ...START }),
+      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { class: "x-small x-soft", style: OVER, ...START }),
     width - RIGHT - climbs > wide + 20 && state.gb_per_s > 0
-      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { class: "x-small x-soft", style: over, "text-anchor": "end" })];
+      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { class: "x-small x-soft", style: OVER, "text-anchor": "end" })];
 }
 
-// What a real machine took, if it is like this one; else the offer to compare with it.
-function reality({ facts, set, narrow }, { x, y, inside, top }) {
+// What a real machine took, if it is like this one; else the offer to compare with it. The
+// upright line does not run through it.
+function reality({ state, facts, set, narrow }, { x, y, inside, top }) {
   const [name, gpus] = REAL, like = facts.published.length > 0, [, alpha_us, gb_per_s] = LINKS.find(([one]) => one === name);
-  const words = like ? `measured: ${gpus} H100` : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, px = LEFT + 16, py = top + 32;
+  const words = like ? `measured: ${gpus} H100` : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, across = narrow ? 120 : 236;
+  const now = x(state.num_bytes), left = now < LEFT + across ? now + 8 : LEFT, px = left + 16, py = top + 32;
   const said = h("svg:g", {},
-    h("svg:rect", { x: LEFT, y: top + 16, width: narrow ? 110 : 226, height: 26, fill: "transparent" }),
+    h("svg:rect", { x: left, y: top + 16, width: across - 10, height: 26, fill: "transparent" }),
     h("svg:circle", { cx: px - 6, cy: py - 4, r: 3.5, style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" }),
-    text(px + 4, py, words, { ...START, ...SMALL, style: like ? "" : LINK }));
+    text(px + 4, py, words, { ...START, ...SMALL, style: `${OVER}; ${like ? "" : LINK}` }));
   return [
     facts.published.filter(([, time]) => inside(time)).map(([bytes, time]) => h("svg:circle", { cx: x(bytes), cy: y(time), r: 3.5,
       style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" })),
@@ -279,7 +302,7 @@ function draw(view) {
   const { state, facts, width } = view, place = scales(view);
   const alpha = state.alpha_us * 1e-6;
   const made = picture(width, place.floor + BAND + 42, "", ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view)), legend(view, place),
-    axes(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place), bends(view, place));
+    axes(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place), bends(view, place), named(tags(view, place)));
   run(made.firstChild, facts, state.world_size);
   return {
     picture: made,

@@ -54,7 +54,7 @@ export function asking(name, ask, el, apply, about) {
       return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
     },
     // What the reader has earned stays, in a line.
-    changed: () => [h("p.x-options", {}, h("span", {}, earned(), "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
+    changed: () => [h("p.x-options.x-changed", {}, h("span", {}, earned(), "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
       button("Ask me about this one", () => {
         begin(latest);
         el.classList.add("x-asking");

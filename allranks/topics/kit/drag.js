@@ -69,6 +69,8 @@ export function draggable(element, key, { label, now, low, high, said, axis = "x
   return element;
 }
 
+const POINT = /^[,.;]*/;
+
 // Make the sentence "{world_size} ranks with ...": each name in braces becomes a number to
 // drag. Return it with what brings it up to date.
 export function sentence(words, fields, apply) {
@@ -86,7 +88,11 @@ export function sentence(words, fields, apply) {
     return { element, field };
   });
   return {
-    element: h("p.x-sentence", {}, parts.map(({ element }) => element)),
+    element: h("p.x-sentence", {}, parts.map(({ element, field }, i) => {
+      if (!field) return i ? element.replace(POINT, "") : element;
+      const [point] = POINT.exec(parts[i + 1].element); // it begins no line
+      return point ? h("span", { style: "white-space: nowrap" }, element, point) : element;
+    })),
     update(state, facts) {
       now = [state, facts];
       for (const { element, field } of parts) if (field) {

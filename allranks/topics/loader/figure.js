@@ -179,11 +179,11 @@ function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, fly }
   const left = x(begin), wide = x(end) - left;
   const [kind] = id.split(" "), least = kind === "step" ? 2 : 1;
   if (end <= from || begin >= to || (wide < 0.3 && least === 1)) return null;
-  const fits = wide > (b > 9 ? 18 : 10) && tall > 11;
+  const fits = wide > (b > 9 ? 18 : 10) && tall > 11, look = [b === at && "x-strong", tall < 16 && "x-small"].filter(Boolean).join(" ");
   return h("svg:g", b < NUM ? { onclick: () => set({ batch: b }), style: "cursor: pointer" } : {}, h("svg:title", {}, told),
     rect(left, y, Math.max(least, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
       style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[kind]}%, var(--x-ground))${b === at ? tall < 20 ? "; stroke-width: 2" : "" : tall < 4 ? "; stroke: none" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
-    fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: b === at ? "x-strong" : "", "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
+    fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: look, "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
 }
 
 // The buttons that add a worker and take one away stand where they don't move.
@@ -200,6 +200,18 @@ function stepper(n, set) {
     button(138, "+", "One worker more", n + 1)];
 }
 
+// Where a worker waits: it has loaded all that it was asked for, and its places in the
+// queue are full until the model takes a batch. It is no rank, so this is not red.
+function pauses({ x, from, to }, batches, n, y, tall) {
+  if (!n || tall < 5) return [];
+  return batches.slice(n).map(([w, , begin], k) => {
+    const free = batches[k][3], left = x(free), wide = x(begin) - left;
+    return begin - free > EPS && begin > from && free < to && wide > 4 && h("svg:g.x-pause", {},
+      rect(left + 1.5, y(w) + 1.5, wide - 4, tall - 3, { class: "x-idle", "data-id": `pause ${k}` }),
+      tall > 11 && wide > 32 ? text(left + wide / 2, y(w) + tall / 2 + 4, wide > 62 ? "queue full" : "full", { class: "x-small" }) : null);
+  });
+}
+
 // The workers' lanes, and below a few of them the place of one more.
 function loading(view, { state: { num_workers: n }, facts: { batches }, set }, width) {
   const lanes = Math.max(1, n), more = n < 3, pitch = LOADS / (lanes + (more ? 1 : 0)), tall = pitch - Math.min(5, pitch / 4);
@@ -208,6 +220,7 @@ function loading(view, { state: { num_workers: n }, facts: { batches }, set }, w
       pitch > 16 && text(0, TOP + w * pitch + tall / 2 + 4, n ? `worker ${w}` : "process", start),
       rect(LEFT, TOP + w * pitch, width - LEFT - RIGHT, tall, { style: "fill: var(--x-shade)", "data-id": `lane ${w}` })]),
     pitch <= 16 && text(0, TOP + LOADS / 2, "workers", start),
+    pauses(view, batches, n, (w) => TOP + w * pitch, tall),
     more && h("svg:g", { onclick: () => set({ num_workers: n + 1 }), style: "cursor: pointer" },
       rect(LEFT + 0.5, TOP + lanes * pitch, width - LEFT - RIGHT - 1, tall, { class: "x-idle", "pointer-events": "all" }),
       text((LEFT + width) / 2, TOP + lanes * pitch + tall / 2 + 4, "+ a worker", { class: "x-small x-soft" }))],
@@ -240,6 +253,7 @@ function stepping(view, { facts, width }) {
   return [
     text(0, MODEL_TOP + 17, "model", { ...start, class: "x-strong" }),
     text(0, MODEL_TOP + 34, `waits ${percent(share)} %`, { ...start, class: "x-small x-answer" }),
+    text(0, MODEL_TOP + 49, "after start", { ...start, class: "x-small x-soft x-answer" }),
     batches.map(([, , , , taken, done], b) => {
       const free = b ? batches[b - 1][5] : 0, wide = x(taken) - x(free);
       const mid = x(free) + wide / 2, low = MODEL_TOP + MODEL / 2;
@@ -309,8 +323,8 @@ const ask = {
     + `${count(state.num_workers, "worker")}, how many steps per second are possible at most?`,
   options: guesses,
   answer: (view) => guesses(view).indexOf(digits(fastest(view.facts))),
-  because: ({ facts: { bounds, per_s } }) => `The least decides: the model allows ${digits(bounds.model)}, the workers ${digits(bounds.workers)}, `
-    + `and the cores ${digits(bounds.cores)}.` + (digits(per_s) === digits(fastest({ bounds })) ? ""
+  because: ({ state: { cores }, facts: { bounds, per_s } }) => `The least decides: the model allows ${digits(bounds.model)}, the workers ${digits(bounds.workers)}, `
+    + `and ${cores > 1 ? `the ${cores} cores` : "one core"} ${digits(bounds.cores)}.` + (digits(per_s) === digits(fastest({ bounds })) ? ""
     : ` In these ${NUM} batches it is ${digits(per_s)}.`),
 };
 

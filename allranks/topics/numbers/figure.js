@@ -152,19 +152,22 @@ const fields = [
     options: KEYS.map((key) => [key, FORMATS[key].label]) },
 ];
 
-const LOW = -46, HIGH = 39; // powers of ten, the ends of the axis
-const ROW = 25, SIDE = 76; // px: a format's row, and what stands left of axis and ruler
+const ENDS = [-46, 39], NEAR = [-8, 8]; // powers of ten, the ends of the axis; on a phone, of its middle
+const ROW = 24, SIDE = 76, TIP = 7; // px: a format's row, what stands left of axis and ruler, an axis' ends
 const DEPTH = [44, 28, 12]; // %: sign, exponent, mantissa; no rank, so all grey
 const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" };
 const grey = (depth) => `--hue: var(--x-soft); --deep: ${depth}%`;
 const raised = (base, k) => base + [...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
 const plusOf = (words) => words[0] === "-" ? `− ${words.slice(1)}` : `+ ${words}`;
-const place = (words) => Math.min(HIGH, Math.max(LOW, Math.log10(Math.abs(Number(words)))));
+const place = (words, [low, high]) => Math.min(high, Math.max(low, Math.log10(Math.abs(Number(words)))));
 
 // Write a number with as many digits as there is room for letters.
 function brief(words, most) {
-  for (let digits = 8, now = words; ; digits--, now = String(Number(Number(words).toPrecision(digits))).replace("+", ""))
-    if (now.length <= most || digits < 2) return now;
+  for (let digits = 8, now = words; ; digits--) {
+    if (now.length <= most || !digits) return now;
+    const short = Number(Number(words).toPrecision(digits)), whole = String(short);
+    now = (whole.length > most ? short.toExponential() : whole).replace("+", "");
+  }
 }
 
 // Write what a row stores; what does not fit stands on yellow.
@@ -188,17 +191,21 @@ function verdict(x, y, it) {
 // What each format reaches, and the number as an upright line with a dot in each row: a
 // ring among subnormal numbers. Where the number does not fit, the dot is where it ends.
 function ranges({ state, facts, before, set, width, narrow }) {
-  const most = narrow ? 9 : 13, right = width - 64, wide = right - 7.4 * most - SIDE, x = (at) => SIDE + wide * (at - LOW) / (HIGH - LOW), top = 20;
-  const now = place(facts.exact[0]), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
+  const most = narrow ? 9 : 13, right = width - 64, ends = narrow ? NEAR : ENDS, [low, high] = ends;
+  const wide = right - 7.4 * most - SIDE - 2 * TIP, x = (at) => SIDE + TIP + wide * (at - low) / (high - low), top = 20;
+  const now = place(facts.exact[0], ends), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
     const { label } = FORMATS[key], it = facts.formats[key], y = top + i * ROW, mid = y + ROW / 2, chosen = key === state.form;
-    const [least, normal, end] = [it.least, it.normal, it.most].map((words) => x(place(words)));
+    const [least, normal, end] = [it.least, it.normal, it.most].map((words) => x(place(words, ends)));
+    // Where a range goes on beyond the axis, it has a tip.
+    const tip = (words, at, side) => ((Math.log10(Number(words)) - (side > 0 ? high : low)) * side > 0.01) && h("svg:path", { class: "x-goes-on",
+      d: `M${at} ${mid - 7}l${TIP * side} 7 ${-TIP * side} 7z`, style: `fill: color-mix(in srgb, var(--x-soft) ${chosen ? 50 : 18}%, transparent); stroke: var(--x-soft)` });
     const dot = it.fits ? x(now) : Math.min(end, Math.max(least, x(now)));
     return pressable(h("svg:g", {},
       rect(0, y + 1, width, ROW - 2, { style: chosen ? "fill: var(--x-shade)" : "fill: transparent" }),
       text(4, mid + 4, label, { ...start, class: chosen ? "x-strong" : "" }),
       rect(least, mid - 4, normal - least, 8, { class: "x-idle" }),
-      rect(normal, mid - 7, end - normal, 14, { class: "x-box", style: grey(chosen ? 50 : 18) }),
+      rect(normal, mid - 7, end - normal, 14, { class: "x-box", style: grey(chosen ? 50 : 18) }), tip(it.normal, normal, -1), tip(it.most, end, 1),
       dot !== x(now) && h("svg:path", { class: "x-idle", d: `M${dot} ${mid}H${x(now)}` }),
       h("svg:g", {}, h("svg:title", {}, `is ${it.value}`), h("svg:circle", { cx: dot, cy: mid, r: it.fits ? 4.5 : 6,
         class: !it.fits ? "x-wrong" : it.kind === "subnormal" ? "x-open" : "x-handle" })),
@@ -208,16 +215,16 @@ function ranges({ state, facts, before, set, width, narrow }) {
   const line = draggable(h("svg:g", {},
     h("svg:circle", { cx: x(now), cy: floor, r: 8, class: "x-handle", "data-id": "number" }),
     h("svg:rect", { x: x(now) - 22, y: floor - 10, width: 44, height: 34, fill: "transparent" })),
-  "number", { label: "the number, as a power of ten", now, low: LOW, high: HIGH, said: facts.exact[0],
-    move: (by, from) => from + by / wide * (HIGH - LOW), step: (by) => now + by / 4,
+  "number", { label: "the number, as a power of ten", now, low, high, said: facts.exact[0],
+    move: (by, from) => from + by / wide * (high - low), step: (by) => now + by / 4,
     set: (to) => set({ number: sign + Number((10 ** to).toPrecision(2)) }) });
-  const old = before && x(place(before.facts.exact[0]));
+  const old = before && x(place(before.facts.exact[0], ends));
   return { floor: floor + 24, parts: [
     text(SIDE, 13, narrow ? "it reaches" : "what each format reaches", { ...soft, ...start }),
     text(right, 13, "it stores", { ...soft, "text-anchor": "end" }), text(width, 13, plusOf(brief(facts.exact[1], 7)), { ...small, "text-anchor": "end" }),
     h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
-    h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide}` }),
-    (narrow ? [-30, 0, 30] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
+    h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide + 2 * TIP}` }),
+    (narrow ? [-8, -4, 0, 4, 8] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
       text(x(k), floor + 19, k ? raised(10, k) : "1", soft)]),
     old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };
 }
@@ -230,7 +237,7 @@ function typed(form, code) {
 }
 
 // Its bits, in three groups; one presses a bit to flip it.
-function cells({ state, facts, set, width }, top) {
+function cells({ state, facts, set, width, narrow }, top) {
   const form = FORMATS[state.form], it = facts.formats[state.form], groups = it.bits.split(" "), all = groups.join("");
   const gap = 16, across = Math.min(30, (width - 2 * gap - 2) / all.length), code = parseInt(all, 2);
   const unit = 2 ** form.mantissa, raw = Math.floor(code % form.sign / unit), finite = decode(form, code) !== null;
@@ -245,7 +252,7 @@ function cells({ state, facts, set, width }, top) {
       const cell = h("svg:g", { "data-key": key }, rect(from + i * across, top, across - 1, 26, { class: "x-box", rx: across < 14 ? 1 : 3, style: grey(DEPTH[g]) }),
         text(from + (i + 0.5) * across - 0.5, top + 17, bit, small));
       return next === null ? cell : pressable(cell, key, `Bit ${i + 1} of ${name}, ${bit}: flip it`, () => set({ number: next }));
-    }), text(from, top + 42, means[g], { ...small, ...start })];
+    }), text(from, top - 4, narrow && !g ? "±" : name, { ...soft, ...start }), text(from, top + 42, means[g], { ...small, ...start })];
   });
   return [boxes, at + 9 * it.value.length < width && text(at, top + 18, `= ${it.value}`, { ...start, class: "x-strong" })];
 }
@@ -275,7 +282,7 @@ function labels(form, marks, x, sign, first, middle, y, width) {
 function ruler({ state, facts, set, width, narrow }, top) {
   const form = FORMATS[state.form], it = facts.formats[state.form], [number, more] = ["number", "add"].map((name) => read(name, state[name]));
   const code = encode(form, number[1], number[0]), total = decode(form, add(form, code, encode(form, more[1], more[0])));
-  const value = decode(form, code), base = top + 52, sums = base + 46, from = narrow ? 52 : SIDE, to = width - 14, middle = (from + to) / 2;
+  const value = decode(form, code), base = top + 48, sums = base + 42, from = narrow ? 52 : SIDE, to = width - 14, middle = (from + to) / 2;
   if (value === null) return [rect(from, base - 22, to - from, 30, { class: "x-wrong" }),
     text(middle, base - 2, `${it.value}: the largest number is ${it.most}`, { class: "x-on-wrong" })];
   const sides = [0, 1].map((side) => outwards(form, code, side)), next = sides[1][0] ?? sides[0][0];
@@ -325,9 +332,9 @@ function draw(view) {
   const { facts, width, state } = view, { floor, parts } = ranges(view), { label } = FORMATS[state.form];
   const it = facts.formats[state.form], heading = (y, words) => text(2, y, words, { ...start, class: "x-strong" });
   return {
-    picture: picture(width, floor + 235, "", parts,
-      heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 24),
-      heading(floor + 92, "Its neighbours. Drag the sum:"), ruler(view, floor + 100)),
+    picture: picture(width, floor + 231, "", parts,
+      heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 38),
+      heading(floor + 100, "Its neighbours. Drag the sum:"), ruler(view, floor + 106)),
     below: [
       h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
         + "fewer bits the smaller they are. Beyond a dashed mark of the ruler, the sum goes to another number. "

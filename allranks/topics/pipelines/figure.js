@@ -210,26 +210,36 @@ const fields = [
   { name: "step", label: "Moment", kind: "step", film: true, max: (f) => f.moments.length - 1 },
 ];
 
-const TOP = 24, LANES = 136, HIGH = TOP + LANES + 2; // px: heading, lanes, both
+const TOP = 24, LANES = 130, HIGH = TOP + LANES + 2; // px: heading, lanes, both
 const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
 const piece = (x, y, width, height, hue, kind, more = {}) => rect(x, y, width, height, { class: "x-box", rx: 2,
   "stroke-dasharray": kind === "W" ? "3 2" : null, ...more, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%` });
 const red = (x, y, width, height, more) => rect(x, y, width, height, { class: "x-wait", rx: 0, style: "stroke: none", ...more });
 const bar = (x, y, width, more) => rect(x, y, width, 2, { rx: 0, style: "fill: var(--x-ink)", ...more });
+const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 3"; // edges are not seen behind
 const took = (length, idle) => `: ${inUnits(length, 1)} units, idle ${share(idle)}`;
 const share = (part) => percent(Math.round(part * 1e6), 1e6).replaceAll(" ", "\u00a0");
 
-// Name each piece of work in a row, B0, or if `room` leaves too little beside its digits, 0:
-// then pieces in a row of the same micro-batch share one number, so that digits keep apart.
-function label(row, room, least) {
-  const small = (w) => room(w[3], w[4]) <= 11, runs = [];
+// Name each piece of work in a row, as [words, whether they reach over its edges]: B0, or
+// without the room for that, 0. Pieces in a row of the same micro-batch share one number,
+// and where not even digits fit, every fourth is named; digits keep apart.
+function label(row, x) {
+  const digits = `${row.at(-1)?.[1]}`.length, wide = (w) => x(w[4]) - x(w[3]); // all have room for a letter, or none
+  const small = (w) => wide(w) - 7 * digits <= 11, runs = [];
+  let edge = -Infinity; // of the last words
   row.forEach((w, n) => {
     const last = row[n - 1];
     if (last && last[1] === w[1] && last[4] === w[3] && small(last) && small(w)) runs.at(-1).push(n);
     else runs.push([n]);
   });
   const middles = new Set(runs.map((run) => run[run.length >> 1]));
-  return row.map((w, n) => !small(w) ? w[0] + w[1] : middles.has(n) && room(w[3], w[4]) > least ? `${w[1]}` : "");
+  return row.map((w, n) => {
+    const words = small(w) ? `${w[1]}` : w[0] + w[1], half = 3.6 * words.length, middle = (x(w[3]) + x(w[4])) / 2;
+    const over = small(w) && wide(w) < 2 * half + 0.8;
+    if (!middles.has(n) || (over && w[1] % 4) || middle - half < edge + 0.8) return [""];
+    edge = middle + half;
+    return [words, over];
+  });
 }
 
 // Draw a schedule: for each rank a lane of work and waiting, and below it what the rank
@@ -238,7 +248,6 @@ function label(row, room, least) {
 function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most, time, narrow }) {
   const x = (at) => left + at * scale / ticks, pitch = Math.min(36, LANES / rows.length), home = ranksOf(rows);
   const high = Math.round(pitch * 0.58), low = Math.floor(pitch * 0.3), spots = {};
-  const digits = `${rows.flat().at(-1)?.[1]}`.length; // of all its numbers, so that all have room or none
   const parts = rows.map((row, rank) => {
     const y = top + TOP + rank * pitch, hue = rankColor(rank), foot = y + high + low;
     let free = 0, held = 0;
@@ -248,17 +257,18 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
       return (start - from) * scale > ticks / 2 && h("svg:g", {}, h("svg:title", {}, `rank ${rank}: ${say(row, from, home, ticks)}`),
         red(x(from), y + high * 0.33, x(start) - x(from), high * 0.34, { "data-id": `${id} idle ${rank} ${n}` }));
     });
-    const words = label(row, (start, stop) => x(stop) - x(start) - 7 * digits, narrow ? 4 : 2);
+    const words = label(row, x);
     const works = row.map(([kind, i, stage, start, stop], n) => {
       const wide = x(stop) - x(start), middle = (x(start) + x(stop)) / 2, key = `${id} ${rank} ${kind} ${i} ${stage}`;
       spots[[kind, i, stage]] = { rank, x: middle, y, key };
       return h("svg:g.x-work", { "data-batch": i }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
         piece(x(start), y, wide, high, hue, kind, { class: `x-box${start <= time && time < stop ? " x-chosen" : ""}`, "data-id": key, ...wide < 8 && { rx: 0, "stroke-width": 0.4 } }),
-        stage >= rows.length && bar(x(start), y, wide, { "data-id": `bar ${key}` }),
-        words[n] && text(middle, y + high / 2 + 4, words[n], { ...fine, "data-id": `t ${key}` }));
+        stage >= rows.length && bar(x(start), y, wide, { "data-id": `bar ${key}` }));
     });
+    const names = row.map(([kind, i, stage, start, stop], n) => words[n][0] && text((x(start) + x(stop)) / 2, y + high / 2 + 4, words[n][0],
+      { ...fine, style: words[n][1] ? OVER : null, "data-id": `t ${id} ${rank} ${kind} ${i} ${stage}` }));
     const stairs = changes(row).map(([at, by]) => `H${x(at)}V${foot - low * (held += by) / most / ticks}`);
-    return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works,
+    return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works, names, // over the edges of all pieces
       h("svg:path", { d: `M${left} ${foot}${stairs.join("")}`, style: `fill: ${hue}; opacity: 0.55` }),
       h("svg:path", { class: "x-frame", d: `M${left} ${foot}H${x(end)}` }),
       text(width, foot - low / 2 + 4, inUnits(peaks[rank], ticks), ends)];
@@ -280,6 +290,7 @@ function legend(grids, y, width) {
   const marks = Object.entries(WORDS).map(([kind, words]) => [kind, words, (x, y) => piece(x, y, 14, 12, soft, kind)]);
   let x = 0;
   return [...marks, [true, "later stage", (x, y) => bar(x, y + 4, 14)], ["F", "waits", (x, y) => red(x, y + 4, 14, 5)],
+    [grids[0].rows.length > 1 && (width > 560 || !all.includes("I")) ? "F" : null, "arrived", (x, y) => hatched(x + 1, y + 1, 10, 10, soft, { rx: 2 })],
     ["F", "held", (x, y) => h("svg:path", { d: `M${x} ${y + 12}v-6h7v-5h7v11z`, style: `fill: ${soft}` })],
   ].filter(([kind]) => all.includes(kind)).map(([, words, mark]) => {
     const wide = 27 + 6.7 * words.length, from = x + wide > width + 8 ? 0 : x;
@@ -376,7 +387,7 @@ const ask = {
   options: (view) => guesses(view).map((part) => `${part} %`),
   answer: (view) => guesses(view).indexOf(idle(instead(view))),
   because: (view) => `With ${instead(view).count} they wait ${spell(instead(view))}; `
-    + `with ${view.state.num_microbatches}, ${spell(view.facts)}: the wait is as long, the step is not.`,
+    + `with ${view.state.num_microbatches}, ${spell(view.facts)}.`,
   show: (view) => ({ num_microbatches: instead(view).count }),
 };
 

@@ -168,7 +168,7 @@ function nest(view, which, at) {
       rect(x + 1, y, width - 4, tall + level * out + 4 * out, { class: "x-frame", style: grey(i), "data-id": `${which} ${i}`,
         "data-from": fresh && i === order.length - 1 ? `add ${which} ${name}` : null }),
       text(x + 10, y + level / 2 + 5, name, START),
-      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
+      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix, a part per rank", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
       text(x + width - 14, y + level / 2 + 5, "×", { class: "x-strong" }));
     return pressable(shape, `off ${which} ${i}`, `${WHO[which]} takes ${name} off`,
       () => set({ [which]: order.filter((_, one) => one !== i), repaired: false }));
@@ -235,14 +235,21 @@ function keys(view, at) {
   }), narrow ? sign(20, at.press + 19) : rows.map((row) => sign(middle, at.keys[0] + 37 + at.pitch * row)), button];
 }
 
-// What torch says, in a box that is always as high.
+// What torch says, in a box that is as high as its longest error, or on a phone grows with
+// it. What the drawing marks in a key is marked here too.
 function torch({ facts, asking }) {
   const lost = !facts.raises && !facts.num, shards = facts.saved.values === "DTensor" && !facts.repaired;
   const words = asking ? "Torch's answer:" : facts.repaired ? "Torch's answer, now that the file is repaired:" : facts.raises ? "Torch's error:"
     : lost ? "Torch's answer. No tensor was loaded, and this line is all the warning: strict=False repaired nothing."
     : shards ? "Torch's answer, if as many ranks load as saved: each rank's file has only its part." : "Torch's answer:";
   return [h("p.x-tell", {}, words),
-    h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, asking ? "?" : facts.text)];
+    h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, asking ? "?" : marked(facts))];
+}
+
+// Mark the keys of an error that one side lacks.
+function marked({ text, raises, repaired, saved, loaded }) {
+  if (!raises || repaired || saved.prefix === loaded.prefix) return text;
+  return text.split(/("[^"]+\.[^"]+")/).map((words, i) => (i % 2 ? h("mark", {}, words) : words));
 }
 
 function draw(view) {

@@ -18,7 +18,8 @@ from allranks.topics.step.sums import KINDS, LAYOUTS, Step, step
 
 WORLD_SIZE, BATCH_SIZE = 4, 4
 FULL = 6e9  # bytes of a full tank: one scale for all layouts
-DEPTHS = dict(zip(KINDS, (0.75, 0.5, 0.3, 0, 0.12), strict=True))  # 0: hatched
+# What is stored has a depth; only what travels is hatched.
+DEPTHS = dict(zip(KINDS, (0.75, 0.55, 0.38, 0.24, 0.1), strict=True))
 WORK = {"forward": 0.15, "backward": 0.34, "step": 0.75}
 
 
@@ -108,7 +109,7 @@ def _row(rank: int, found: Step | None, room: Room, longest: float) -> Iterator[
         yield (
             f'<rect data-kind="{kind}" data-floor="{top + high}" data-high="{high}" '
             f'x="{room.tank}" y="{floor:.1f}" width="{room.tank_width}" '
-            f'height="{tall:.1f}" style="{_look(kind, color, f"{room.hatch}{rank}")}"/>'
+            f'height="{tall:.1f}" style="{_look(kind, color)}"/>'
         )
     yield (
         f'<rect x="{room.tank}" y="{top}" width="{room.tank_width}" height="{high}" '
@@ -130,10 +131,9 @@ def _row(rank: int, found: Step | None, room: Room, longest: float) -> Iterator[
             )
 
 
-def _look(kind: str, color: str, hatch: str) -> str:
-    """Return the style of a kind of memory: a depth of the rank's hue, or hatching."""
-    depth = DEPTHS[kind]
-    return f"fill:{color};fill-opacity:{depth}" if depth else f"fill:url(#{hatch})"
+def _look(kind: str, color: str) -> str:
+    """Return the style of a kind of memory: a depth of the rank's hue, with an edge."""
+    return f"fill:{color};fill-opacity:{DEPTHS[kind]};stroke:{color};stroke-opacity:0.6"
 
 
 def _lane(
@@ -160,10 +160,10 @@ def _lane(
         yield f"<rect {box}>{title}</rect>"
         if kind in WORK:  # a tick below the words, so that no line strikes them through
             yield f'<path d="M{x:.1f} {foot - 8}v8" style="stroke:{color}"/>'
-        if kind == "step":  # its box is narrow, and nothing else is below it
-            yield write(
-                x + 2, round(foot + high * 0.2 + 8), "Adam", "start", room.size - 1
-            )
+        if kind == "step":  # beside its narrow box, read from above
+            word = write(0, 0, name, "start", room.size - 1)
+            yield f'<g transform="translate({x + wide + 5:.1f} {top}) rotate(90)">'
+            yield f"{word}</g>"
     for kind, word in words:
         spans = [span for span in found.spans if span.kind == kind]
         if spans and (spans[-1].end - spans[0].start) * scale > 2.7 * room.size:
@@ -172,13 +172,13 @@ def _lane(
 
 
 def hatches(name: str) -> str:
-    """Return the patterns of what travels: one for each rank, and the legend's."""
+    """Return the patterns of what travels, one for each rank."""
     return "<defs>{}</defs>".format(
         "".join(
             f'<pattern id="{name}{rank}" width="6" height="6" '
             'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
             f'<path d="M0 3H6" style="stroke:{color};stroke-width:2.5"/></pattern>'
-            for rank, color in enumerate([*RANK_COLORS[:WORLD_SIZE], "currentColor"])
+            for rank, color in enumerate(RANK_COLORS[:WORLD_SIZE])
         )
     )
 
@@ -239,23 +239,22 @@ def page_figure() -> str:
         | {"layouts": {name: facts(name) for name in LAYOUTS}},
         separators=(",", ":"),
     )
+    legend = "".join(
+        f'<span><i style="--deep:{depth:.0%}"></i>{kind}</span>'
+        for kind, depth in DEPTHS.items()
+    )
+    legend = (
+        f'<p class="wall-legend">A tank, from the bottom up: {legend} '
+        f"A full one holds {amount(FULL, 'B')}. Hatched: gradients on their way. "
+        "Red: the rank waits.</p>"
+    )
     panels = "".join(
         f'<div class="wall-panel" data-layout="{name}"><p><b>{title}</b></p>'
         f"{_svg(name, WIDE, 'wall-wide')}{_svg(name, PHONE, 'wall-narrow no-paper')}"
-        f"<p>{escape(words(name))}</p></div>"
+        f"{legend}<p>{escape(words(name))}</p></div>"
         for name, title in LAYOUTS.items()
     )
-    legend = "".join(
-        f'<span><i class="{"" if depth else "wall-hatch"}" '
-        f'style="opacity:{depth or 1}"></i>{kind}</span>'
-        for kind, depth in DEPTHS.items()
-    )
-    return (
-        f'<figure class="wall-chart" data-facts="{escape(data)}">{panels}'
-        f'<p class="wall-legend">A tank, from the bottom up: {legend} '
-        f"A full one holds {amount(FULL, 'B')}. Hatched in a lane: gradients on their "
-        "way. Red: the rank waits.</p></figure>"
-    )
+    return f'<figure class="wall-chart" data-facts="{escape(data)}">{panels}</figure>'
 
 
 def _svg(layout: str, room: Room, look: str) -> str:
@@ -292,7 +291,7 @@ def sheet() -> str:
         top += 18
     x, top = 70, top + 4
     for kind in DEPTHS:
-        style = _look(kind, "currentColor", f"hatch{WORLD_SIZE}")
+        style = _look(kind, "currentColor")
         box = f'x="{x}" y="{top - 16}" width="28" height="20"'
         parts.append(f'<rect {box} style="{style}"/>')
         parts.append(write(x + 38, top, kind, "start", 17))

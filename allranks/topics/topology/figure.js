@@ -183,12 +183,16 @@ function arrange({ nodes, gpus_per_node: columns, visible }, width, height) {
 // Draw one machine: its processes in a train, and below them its GPUs.
 function machine(i, view, plan) {
   const { state: { nodes, gpus_per_node, rank, visible }, facts, set } = view;
-  const { per, row, named, deck, braces, side, pad, pitch, car, link, words } = plan, here = i === facts.node_rank;
+  const { per, row, named, deck, braces, side, pad, pitch, car, link } = plan, here = i === facts.node_rank;
   const left = (i % per) * (plan.machine + GAP), top = Math.floor(i / per) * row + braces, n = nodes[i];
   const carTop = top + pad, gpuTop = carTop + car + link, floor = deck ? gpuTop + GPU : carTop + car;
   const x = (column) => left + side + pad + column * pitch, wide = pitch - Math.min(6, pitch / 6), middle = (column) => x(column) + wide / 2;
   const first = sum(nodes.slice(0, i)), small = { class: "x-small" };
+  const words = plan.words || wide > 7.8 * `rank ${facts.world_size - 1}`.length;
   const numbers = wide >= 8 * String(facts.world_size - 1).length + 5 && car > 11;
+  // Where a box has room for numbers only, the name of its machine says whose they are.
+  const whose = words || !numbers ? "" : car >= 36 && pitch >= 22 ? ": rank, local" : ": ranks";
+  const title = `node ${i}${whose}`, tight = plan.machine - 6.7 * title.length < (plan.machine > 220 ? 150 : 20);
   const sought = asked(view).right, counted = i < facts.node_rank ? n : here ? facts.local_rank : 0;
   const cars = upto(n).map((local) => {
     const r = first + local, gpu = facts.visible[local], lost = gpu === undefined, chosen = r === rank;
@@ -201,7 +205,7 @@ function machine(i, view, plan) {
         (words || numbers) && text(middle(local), carTop + car / 2 - 2, words ? `rank ${r}` : r, named),
         r === sought && text(middle(local), carTop + car / 2 - 2, words ? "rank ?" : "?", { class: `x-guess x-strong${digits}` }),
         (words || (numbers && pitch >= 22)) && text(middle(local), carTop + car / 2 + 15, words ? (lost ? "no GPU" : `local ${local}`) : local, { class: `x-small${digits}` }),
-      ] : numbers && text(middle(local), carTop + car / 2 + 4.5, r, named)),
+      ] : numbers && text(middle(local), carTop + car / 2 + 4.5, words ? `rank ${r}` : r, named)),
     `rank${r}`, `rank ${r} local ${local}, node ${i}, ${lost ? "no GPU" : `GPU ${gpu}`}`, () => set({ rank: r }), chosen);
   });
   const gpus = deck && upto(gpus_per_node).map((gpu) => {
@@ -215,7 +219,7 @@ function machine(i, view, plan) {
   });
   return [
     rect(left + side + 1, top, plan.machine - side - 2, floor + (named ? PLATE : pad) - top, { class: "x-frame", rx: 6 }),
-    named ? text(left + PAD + 2, floor + 15, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" })
+    named ? text(left + PAD + 2, floor + 15, tight ? `node ${i}` : title, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" })
       : [text(left, carTop + car / 2 + 4.5, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" }),
         text(left + side - 3, carTop + car / 2 + 4.5, `${first} …`, { "text-anchor": "end", class: "x-small x-soft x-answer" })],
     named && plan.machine > 220 && text(left + plan.machine - PAD, floor + 15, `--nproc-per-node ${n}`, { "text-anchor": "end", class: "x-small x-soft" }),

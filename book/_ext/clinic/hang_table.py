@@ -94,10 +94,7 @@ class HangTable(ClinicDirective):
         for case in shown:
             cells = [self.cell(found[case.slug][key]) for key in wanted]
             body += self.row([self.link(case), *cells])
-        sums = [
-            [nodes.Text(f"{count(some, f'{key}.names')} of {count(some, key)}")]
-            for key in wanted
-        ]
+        sums = [self.total(some, key) for key in wanted]
         body += self.row([[nodes.emphasis("", "names the rank in")], *sums])
         group += [head, body]
         table = nodes.table("", group, classes=["hang-table", "colwidths-given"])
@@ -121,6 +118,11 @@ class HangTable(ClinicDirective):
         ]
         html = f'<p class="hang-legend">{head}{"".join(parts)}</p>'
         return nodes.raw("", html, format="html")
+
+    def total(self, some: dict, key: str) -> list[nodes.Node]:
+        """Say in how many hangs a tool names the rank, in two lines on a phone."""
+        whole = nodes.raw("", f"<wbr>{count(some, key)}", format="html")
+        return [nodes.Text(f"{count(some, f'{key}.names')}/"), whole]
 
     def cell(self, finding: dict) -> list[nodes.Node]:
         """Show the verdict as a sign, with a tool tip."""

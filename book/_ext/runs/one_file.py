@@ -161,6 +161,12 @@ def at_once(node: ast.AST) -> Iterator[ast.AST]:
             yield from at_once(child)
 
 
+def depth(module: Module) -> int:
+    """Return how many files stand below one, each importing the next."""
+    below = {*module.modules, *(name for name, _ in module.names.values())}
+    return max((1 + depth(module.neighbour(name)) for name in below), default=0)
+
+
 def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
     """Return the neighbours' statements that a script needs, in their order there.
 
@@ -187,7 +193,8 @@ def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
         if (name, node.lineno) not in found and node not in begin:
             found[name, node.lineno] = source, node
             waiting += source.uses(node, later)
-    return [found[key] for key in sorted(found)]
+    # A base class stands before what derives from it, also in another file.
+    return [found[key] for key in sorted(found, key=lambda k: (depth(found[k][0]), k))]
 
 
 def tidy(text: str) -> str:

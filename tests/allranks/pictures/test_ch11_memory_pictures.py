@@ -3,6 +3,7 @@
 import pytest
 
 from allranks.pictures import ch11_memory
+from allranks.topics.memory import sums
 from tests.allranks.pictures.drawing import refuses
 
 
@@ -28,3 +29,34 @@ def test_pieces_too_small_one_by_one_hold_no_large_tensor(monkeypatch):
     monkeypatch.setattr(ch11_memory, "ASKED", 2)  # which a piece can hold
     with pytest.raises(ValueError, match="contradict the title"):
         ch11_memory.pieces()
+
+
+def test_links_and_operations_are_those_of_the_script():
+    """What is hidden at the script's least width is all, and just so."""
+    from scripts import ch11_offload
+
+    assert [*ch11_memory.LINKS.values()] == [*ch11_offload.LINKS.values()]
+    assert ch11_memory.FLOPS == ch11_offload.FLOPS
+    for rate in ch11_offload.LINKS.values():
+        least = 32 / 24 * ch11_offload.FLOPS / rate
+        assert ch11_memory.share(int(least) + 1, rate) == 1
+        assert ch11_memory.share(int(least / 2), rate) == pytest.approx(0.5, rel=1e-2)
+
+
+def test_chunks_hold_what_the_figure_says(monkeypatch):
+    """Three tensors of the logits' size, and one gradient in their place."""
+    model = sums.MODELS["llama8b"][1]._replace(layers=1)
+    sizes = model.dim, model.words, model.tokens
+    assert sizes == (ch11_memory.DIM, ch11_memory.WORDS, ch11_memory.TOKENS)
+    most = []
+    for chunks in 1, ch11_memory.TOKENS // ch11_memory.CHUNK:
+        spans = sums.step(model, sums.Training(1, "fp32", loss_chunks=chunks))
+        (top,) = (s for s in spans if s.name in ("loss, backward", "head and loss"))
+        _, _, _, gradients, _, logits, temporary = top.held
+        most.append(gradients + logits + temporary)
+    most[1] -= sums.sizes(model, sums.Training(1, "fp32")).vector
+    text = ch11_memory.chunks().html
+    assert all(f"{size / 1e9:.1f} GB" in text for size in most)
+    monkeypatch.setattr(ch11_memory, "CHUNK", 4096)
+    with pytest.raises(ValueError, match="contradict the title"):
+        ch11_memory.chunks()

@@ -18,6 +18,7 @@ from tests.allranks.pictures.drawing import refuses
         ("ch12_fsdp.timeline", r"(ahead: .* waits) [\d.]+", r"\1 99999.0"),
         ("ch12_fsdp.beside", r"(cut .*as long,) \d+%", r"\1 2%"),
         ("ch12_fsdp.legs", "windows next: True", "windows next: False"),
+        ("ch12_fsdp.cases", r"(scale ignored +)\S+ off", r"\1 0e+00 off"),
         ("ch12_fsdp.moved", r"(FULL_SHARD .*now .*sends) \d+", r"\1 1"),
     ],
 )

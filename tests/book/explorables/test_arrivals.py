@@ -137,3 +137,15 @@ def test_time_passes_once_when_the_figure_is_drawn(explore):
     x.page.emulate_media(reduced_motion="reduce")
     x.measure({"summary": ""})
     assert stage.evaluate(moving) == 0
+
+
+def test_a_rank_that_is_away_stands_outside_of_its_row(explore):
+    """Its number is beside the +, and not at 0 s, as if it had called at once."""
+    x = explore(PAGE, "arrivals")
+    x.press("Take rank 1 away")
+    row, number, back = (
+        x.box.locator(f"svg {one}").bounding_box()
+        for one in ('[data-id="work1"]', '[data-id="term1"]', '[data-key="rank1"]')
+    )
+    assert row["x"] + row["width"] < number["x"]
+    assert number["x"] + number["width"] < back["x"] + back["width"]

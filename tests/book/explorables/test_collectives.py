@@ -142,3 +142,12 @@ def test_chunks_fly_from_their_sender_and_only_once(explore):
     )
     x.page.wait_for_timeout(400)
     assert not [name for name in x.box.evaluate(FLIGHTS, 4) if name[0].isdigit()]
+
+
+def test_thin_rows_are_plain_and_thick_ones_hatched(explore):
+    """Four hues of stripes, 7 px high, would flicker."""
+    x = explore("book/ch4_ranks", "collectives")
+    striped = x.box.locator("svg [data-key^='way '] path[style*='url(']")
+    assert striped.count() == 0
+    x.fill("Ranks, W", 2)
+    assert striped.count() > 0

@@ -122,3 +122,39 @@ def test_both_ends_stay_in_the_drawing(explore):
         for speed in 0.001, 10_000:
             x.fill("B, GB/s per link", speed)
             assert shapes.evaluate_all(inside)
+
+
+def test_a_slow_link_leaves_no_slivers(explore):
+    """A bar of over five times the shortest is cut, with a gap and a word for it."""
+    x = explore(PAGE, "compression")
+    cuts = x.box.locator("svg .x-cut")
+    assert cuts.count() == 0
+    x.fill("B, GB/s per link", 0.73)
+    facts = Compression(gb_per_s=0.73).facts
+    steps = [way[-1] for way in facts["ways"]]
+    longest = [max(s, g or 0) for s, g in zip(steps, facts["as_good"], strict=True)]
+    assert cuts.count() == sum(one > 5 * min(steps) for one in longest) > 1
+    assert "bars with a gap are longer" in x.box.locator("svg").first.text_content()
+    computes = x.box.locator("svg [data-id^='computes ']")
+    widths = computes.evaluate_all("all => all.map(one => one.getBBox().width)")
+    assert len(widths) == 5 and min(widths) >= 30
+    inside = """all => all.every(one => { const { x, width } = one.getBBox();
+        return x + width <= one.ownerSVGElement.viewBox.baseVal.width + 1; })"""
+    assert x.box.locator("svg text, svg rect").evaluate_all(inside)
+
+
+def test_no_line_of_a_sentence_begins_with_a_comma(explore):
+    """A number that ends a line takes the mark behind it along."""
+    x = explore(PAGE, "compression")
+    number = x.box.locator(".x-say").nth(2)
+    lines = """one => {
+        const range = document.createRange();
+        range.setStart(one.nextSibling, 0);
+        range.setEnd(one.nextSibling, 1);
+        const rows = [one, range].map((part) => part.getClientRects()[0]);
+        return rows.map(({ top, bottom }) => (top + bottom) / 2); }"""
+    assert x.box.locator(".x-sentence").inner_text().count("rank 2, local") == 1
+    for width in range(300, 420, 4):
+        x.page.set_viewport_size({"width": width, "height": 844})
+        number_at, comma_at = number.evaluate(lines)
+        assert abs(number_at - comma_at) < 10, width

@@ -1,5 +1,9 @@
 """A reader drags the size along the axis, by hand and by keyboard."""
 
+from itertools import combinations
+
+import pytest
+
 from allranks.topics import Crossings
 
 
@@ -73,14 +77,15 @@ def test_a_reader_compares_with_a_real_machine_and_adds_an_algorithm(explore):
 def test_the_answer_cannot_be_read_off_before_it_is_given(explore):
     """No point on a line, no number beside it, no bar and no winner is shown."""
     x = explore("book/ch7_collectives", "crossings", asked=True)
-    shown, drawing = x.box.locator("svg [data-id^=dot], [data-cost]"), "svg >> nth=0"
+    shown = x.box.locator("svg [data-id^=dot], [data-cost]")
+    words = x.box.locator(".x-stage svg text:visible")
     assert shown.count() == 0
-    words = x.box.locator(drawing).text_content()
-    assert "100 µs" not in words and "fastest" not in words
+    said = " ".join(words.all_text_contents())
+    assert "naive" in said and "114 µs" not in said and "fastest" not in said
     x.press("114 µs")
     assert shown.count() == 6
-    words = x.box.locator(drawing).text_content()
-    assert "100 µs" in words and "ring is fastest" in words
+    said = " ".join(words.all_text_contents())
+    assert "ring 114 µs" in said and "ring is fastest" in said
 
 
 def test_each_line_ends_beside_its_name(explore):
@@ -145,3 +150,27 @@ def test_small_drawings_send_each_message_on_one_clock(explore):
     still = explore("book/ch7_collectives", "crossings")
     still.page.wait_for_timeout(700)
     assert not still.box.evaluate("box => box.getAnimations({ subtree: true }).length")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_lines_are_named_where_the_upright_one_meets_them(explore, width):
+    """With their times once these are known; no name is on another or on the offer."""
+    x = explore("book/ch7_collectives", "crossings", asked=True)
+    x.page.set_viewport_size({"width": width, "height": 800})
+    tags = x.box.locator("svg [data-tag] text")
+    assert tags.all_text_contents() == ["ring", "tree", "naive"]
+    assert "10 µs" in x.box.locator("svg").first.text_content()  # the axis has numbers
+    x.press("114 µs")
+    assert tags.all_text_contents() == ["ring 114 µs", "tree 136 µs", "naive 204 µs"]
+    x.unfold()
+    offer = x.box.locator("[data-key=real] text")
+    line = x.box.locator("svg [role=slider] path")
+    for n in 1000, 10**4, 10**5, 10**6, 10**7, 10**9, 10**10:
+        x.fill("bytes, n", n)
+        boxes = [one.bounding_box() for one in [*tags.all(), offer]]
+        for a, b in combinations(boxes, 2):
+            wide = min(a["x"] + a["width"], b["x"] + b["width"]) - max(a["x"], b["x"])
+            high = min(a["y"] + a["height"], b["y"] + b["height"]) - max(a["y"], b["y"])
+            assert wide <= 0 or high <= 4, n
+        upright, box = line.bounding_box(), boxes[-1]
+        assert not box["x"] < upright["x"] < box["x"] + box["width"], n

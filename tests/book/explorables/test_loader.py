@@ -26,7 +26,7 @@ def test_workers_are_added_until_the_model_need_not_wait(explore):
     assert x.summary == Loader(num_workers=3).facts["summary"]
     assert reds(x) == 1, "the first batch of an epoch is never there"
     drawing = x.box.locator("svg").text_content()
-    assert "waits 0 %start" in drawing and "waitsstart" not in drawing
+    assert "waits 0 %after start" in drawing and "waitsstart" not in drawing
     x.press("One worker less")
     assert x.summary == Loader(num_workers=2).facts["summary"]
     assert reds(x) > 3
@@ -131,3 +131,21 @@ def test_what_a_real_loader_did_is_set_beside_the_model(explore):
     assert table.locator("tbody tr").count() == len(counts)
     cells = table.locator("tbody td").all_inner_texts()
     assert cells[0::2] == cells[1::2] == [str(count) for count in counts]
+
+
+def test_a_workers_waiting_is_drawn(explore):
+    """It is dashed, since a worker is no rank, from its last batch to its next."""
+    x = explore(PAGE, "loader")
+    pauses = x.box.locator("svg .x-pause rect")
+    assert pauses.count() == 0, "one worker is never idle"
+    x.fill("num_workers", 4)
+    x.fill("ms of the model's step", 60)
+    facts = Loader(num_workers=4, step_ms=60).facts
+    batches = facts["batches"]
+    for one in pauses.all():
+        k = int(one.get_attribute("data-id").removeprefix("pause "))
+        (worker, *_, ready, _, _), (same, _, begin, *_) = batches[k], batches[k + 4]
+        assert worker == same and begin > ready
+    assert pauses.count() >= 4
+    assert "x-idle" in pauses.first.get_attribute("class")
+    assert "full" in x.box.locator("svg").text_content()

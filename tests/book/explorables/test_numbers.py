@@ -1,5 +1,7 @@
 """A reader types a number, drags it, and looks at one format after another."""
 
+import pytest
+
 from allranks.topics import Numbers
 
 PAGE = "book/ch10_precision"
@@ -39,6 +41,10 @@ def test_the_number_follows_hand_and_keys_and_keeps_its_sign(explore):
     for _ in range(8):
         x.page.keyboard.press("ArrowLeft")
     assert -1 < float(x.field("a number").input_value()) / float(typed) - 0.01 < 0.01
+    x.page.keyboard.press("End")
+    assert float(x.field("a number").input_value()) == -1e8  # a phone's axis
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    handle.focus()
     x.page.keyboard.press("End")
     assert "bf16 is -inf: the largest number is 3.38953139e38." in x.summary
 
@@ -139,3 +145,20 @@ def test_marks_say_what_becomes_of_the_sum(explore):
     assert rows.nth(5).locator("text").all_text_contents()[1:] == ["448", "–"]
     wrong = x.box.locator("svg [data-key^='row '] circle.x-wrong")
     assert wrong.count() == 3  # fp16, and both of fp8
+
+
+def test_ranges_can_be_compared_on_a_phone(explore):
+    """The narrowest is wider than its dot; what goes on beyond the axis has tips."""
+    x = explore(PAGE, "numbers")
+    rows = x.box.locator("svg [data-key^='row ']")
+    width = "one => one.querySelector('.x-box').getBBox().width"
+    widths = [row.evaluate(width) for row in rows.all()]
+    assert min(widths) > 3 * 9 and widths[5] < widths[3] / 1.5 < widths[0] / 2
+    tips = [row.locator(".x-goes-on").count() for row in rows.all()]
+    assert tips == [2, 2, 2, 0, 0, 0]
+    x.fill("a number", "1e20")
+    said = rows.first.locator("text").nth(1)
+    assert float(said.text_content()) == pytest.approx(1e20, rel=0.01)
+    assert len(said.text_content()) <= 9
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    assert x.box.locator("svg .x-goes-on").count() == 0

@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+import pytest
+
 from allranks.topics import Pipeline
 
 PAGE = "book/ch6_model_parallel"
@@ -60,10 +62,6 @@ def test_the_largest_grid_fits_and_each_box_says_what_it_is(explore):
     titled = "gs => gs.filter(g => g.querySelector(':scope > title')).length"
     assert works.evaluate_all(titled) == works.count()  # a locator takes half a minute
     assert x.box.evaluate("box => box.scrollWidth <= box.clientWidth")
-    inside = """gs => gs.every(g => {
-        const [text, box] = ["text", "rect"].map((one) => g.querySelector(one));
-        return !text || text.getBBox().width < box.getBBox().width; })"""
-    assert works.evaluate_all(inside)
     words = x.box.locator("svg text").all_text_contents()
     for kind in ("forward", "input gradient", "weight gradients", "later stage"):
         assert kind in words
@@ -197,7 +195,38 @@ def test_pieces_of_one_micro_batch_share_a_number_where_letters_have_no_room(exp
     x.field("Schedule").select_option("ZBVZeroBubble")
     row = x.box.locator("svg .x-work:has([data-id^='a 0 '])")
     cells = row.evaluate_all("""all => all.map(one => [one.dataset.batch,
-        one.querySelector("text")?.textContent ?? ""])""")
+        document.querySelector(`[data-id="t ${one.querySelector("rect").dataset.id}"]`)
+            ?.textContent ?? ""])""")
     for (batch, words), (following, more) in pairwise(cells):
         assert words in ("", batch) and not (batch == following and words and more)
     assert {words for _, words in cells} >= set("01234567")
+
+
+NAMED = """([box, id]) => [
+    ...box.querySelectorAll(`svg text[data-id^="t ${id} "]`)].map(one => {
+        const { left, right } = one.getBoundingClientRect();
+        return [one.dataset.id.split(" ")[3], one.textContent, left, right]; })"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_numbers_never_go_and_never_lie_on_each_other(explore, width):
+    """With 16 micro-batches too, the numbers that fit are there, or every fourth is."""
+    x = explore(PAGE, "pipelines")
+    x.page.set_viewport_size({"width": width, "height": 800})
+    x.field("Schedule").select_option("1F1B")
+    every, fourth = set(range(8)), {0, 4, 8, 12}
+    for count, schedule, kind, wanted in (
+        (8, "1F1B", "F", every),
+        (8, "1F1B", "B", every),
+        (16, "1F1B", "B", set(range(10)) | fourth),
+        (16, "GPipe", "F", fourth),
+        (16, "GPipe", "B", set(range(10)) | fourth),
+    ):
+        x.fill("Micro-batches", count)
+        x.field("Schedule").select_option(schedule)
+        for rank in range(4):
+            found = x.page.evaluate(NAMED, [x.box.element_handle(), f"a {rank}"])
+            places = sorted((left, right) for *_, left, right in found)
+            assert all(a[1] <= b[0] + 1.5 for a, b in pairwise(places)), (count, rank)
+            said = {int(words.lstrip(kind)) for of, words, *_ in found if of == kind}
+            assert said >= wanted, (count, schedule, kind, rank)

@@ -7,6 +7,7 @@ from allranks.topics.sharding.sums import PRECISIONS, STAGES
 from tests.book.explorables.test_shell import ON_EACH_OTHER, PAGES
 
 PAGE = PAGES.get("sharding", "")
+HERE = {"billions": 8, "world_size": 8, "num_layers": 8}  # what the page shows first
 pytestmark = pytest.mark.skipif(not PAGE, reason="no page shows the brick wall yet")
 
 
@@ -27,9 +28,11 @@ def test_a_reader_cuts_and_walks_through_the_step(explore):
     waits = x.box.locator('.x-stage [data-id^="wait "]')
     for stage, name in enumerate(STAGES):
         assert knife(x).get_attribute("aria-valuetext").startswith(name)
-        for step, still in enumerate(BrickWall(stage=stage).facts["waits"]):
-            assert x.summary == BrickWall(stage=stage, step=step).facts["summary"]
-            assert waits.count() == (4 if still else 0)
+        for step, still in enumerate(BrickWall(**HERE, stage=stage).facts["waits"]):
+            assert (
+                x.summary == BrickWall(**HERE, stage=stage, step=step).facts["summary"]
+            )
+            assert waits.count() == (8 if still else 0)
             x.press("Next")
         x.box.get_by_role("slider", name="moment, in the film").focus()
         x.page.keyboard.press("Home")
@@ -42,7 +45,7 @@ def test_the_knife_is_pulled_up_by_hand(explore):
     """One wall is one notch; what then fits is no longer yellow."""
     x = explore(PAGE, "sharding")
     too_much = x.box.locator('.x-stage [data-id^="over "]')
-    assert too_much.count() == 4
+    assert too_much.count() == 8
     knife(x).scroll_into_view_if_needed()
     box = x.box.locator('[data-id="haft"]').bounding_box()
     middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -50,7 +53,7 @@ def test_the_knife_is_pulled_up_by_hand(explore):
     x.page.mouse.down()
     for notch, name in enumerate(STAGES):
         x.page.mouse.move(middle[0], middle[1] - 71 * notch, steps=4)
-        assert x.summary.startswith(f"{name} on 4 ranks")
+        assert x.summary.startswith(f"{name} on 8 ranks")
     x.page.mouse.up()
     assert too_much.count() == 0
 
@@ -77,10 +80,10 @@ def test_bricks_fly_from_their_owners_and_sums_from_all(explore):
     for _ in range(4):  # back to where layer 2's gradients collapse
         x.page.keyboard.press("ArrowLeft")
     assert "the gradients of layer 2 collapse" in x.summary
-    for rank in range(4):
+    for rank in range(8):
         bands = x.box.locator(f'[data-id^="m {rank} 2 "]')
         ways = bands.evaluate_all("all => all.map(one => one.dataset.from)")
-        assert ways == [f"g {other} 2 {rank}" for other in range(4)]
+        assert ways == [f"g {other} 2 {rank}" for other in range(8)]
 
 
 def test_what_is_cut_has_a_brick_per_rank_and_layer(explore):
@@ -92,9 +95,9 @@ def test_what_is_cut_has_a_brick_per_rank_and_layer(explore):
 
     for stage in range(4):
         assert x.box.locator('[data-id="s 1 2 1"]').count() == (1 if stage else 0)
-        assert drawn("s") == 4 * 6
-        # Of ZeRO-3's first layer the parts of the other three ranks arrive as well.
-        assert drawn("w") == 4 * 6 + (4 * 3 if stage == 3 else 0)
+        assert drawn("s") == 8 * 8
+        # Of ZeRO-3's first layer the parts of the other seven ranks arrive as well.
+        assert drawn("w") == 8 * 8 + (8 * 7 if stage == 3 else 0)
         knife(x).focus()
         x.page.keyboard.press("ArrowUp")
 
@@ -124,13 +127,15 @@ def test_the_answer_is_the_bytes_and_follows_the_precision(explore):
     x.page.keyboard.press("End")  # playing is no answer
     assert sent.count() == 0 and x.box.locator(".x-options").is_visible()
     x.press("ZeRO-3, by half")
-    assert "Yes. It gathers weights twice: 31.5 GB, not 21 GB." in x.box.inner_text()
-    assert sent.count() == 4 and x.summary == BrickWall(stage=3).facts["summary"]
+    assert "Yes. It gathers weights twice: 42 GB, not 28 GB." in x.box.inner_text()
+    assert (
+        sent.count() == 8 and x.summary == BrickWall(**HERE, stage=3).facts["summary"]
+    )
     numbers = [*PRECISIONS][2]
     x.field("precision").select_option(label=numbers)
     x.press("Ask me about this one")
     x.press("none")
-    assert "Yes. ZeRO-3 sends 42 GB in a step, and DDP 42 GB." in x.box.inner_text()
+    assert "Yes. ZeRO-3 sends 56 GB in a step, and DDP 56 GB." in x.box.inner_text()
 
 
 def test_a_number_that_cannot_be_is_refused(explore):
@@ -142,4 +147,4 @@ def test_a_number_that_cannot_be_is_refused(explore):
     assert x.error.endswith("parameters (billion): must be from 0.1 to 500") or (
         "must be from 0.1 to 500" in x.error
     )
-    assert x.summary == BrickWall(world_size=8).facts["summary"]
+    assert x.summary == BrickWall(**HERE).facts["summary"]

@@ -226,7 +226,7 @@ def test_what_a_figure_says_covers_no_answer_on_a_phone(explore):
 
 @pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
 def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, page):
-    """In a column of 768 px: the frame is at most 700 px high, open or answered."""
+    """In a column of 768 px, at most 700 px high: open, answered and changed."""
     x = explore(page, name, asked=True)
     x.page.set_viewport_size({"width": 1280, "height": 800})
     x.page.reload()  # what was unfolded is folded again
@@ -237,6 +237,12 @@ def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, p
             place(x.box.locator(one))["height"] for one in (".x", ".x-stage")
         )
         assert frame <= 700 and stage >= frame / 2, press
+    assert x.box.evaluate(CHANGE)
+    assert place(x.box.locator(".x"))["height"] <= 700
+    if name not in FIRM:  # its words, and beside them its buttons
+        boxes = [place(one) for one in x.box.locator(".x-changed > *").all()]
+        middles = [box["y"] + box["height"] / 2 for box in boxes]
+        assert len(middles) == 3 and max(middles) - min(middles) < 3
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -248,6 +254,20 @@ def test_no_summary_is_cut(explore, width):
     summary.evaluate("one => { one.textContent = 'all of it '.repeat(60); }")
     assert summary.evaluate("one => one.scrollHeight <= one.clientHeight + 1")
     assert summary.evaluate("one => getComputedStyle(one).overflowY") == "visible"
+
+
+def test_the_room_of_a_summary_does_not_grow_by_itself(explore):
+    """Also where a host counts no padding into a height, as JupyterLab does."""
+    x = explore("book/ch4_ranks", "topology")
+    x.page.add_style_tag(content="* { box-sizing: content-box; }")
+    summary, heights = x.box.locator(".x-summary"), set()
+    for width in 390, 380, 390, 380:
+        x.page.set_viewport_size({"width": width, "height": 844})
+        for _ in range(3):
+            x.box.evaluate(CHANGE)
+        heights.add(place(summary)["height"])
+    lines = summary.evaluate("one => one.style.getPropertyValue('--x-tallest')")
+    assert max(heights) <= float(lines.removesuffix("px")) + 1
 
 
 def test_the_address_is_the_picture(explore):

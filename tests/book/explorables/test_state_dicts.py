@@ -1,5 +1,7 @@
 """State-dict keys can be explored by keyboard, in a 390 px wide window."""
 
+import pytest
+
 from allranks.topics import StateDictKeys
 
 PAGE = "book/ch3_save_load"
@@ -115,3 +117,17 @@ def test_one_mismatch_is_marked_at_a_time(explore):
         drawn.locator("g:has(> .x-wrong) > text").all_text_contents() == ["module."] * 2
     )
     assert drawn.locator(".x-wrong").count() == 2
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_torchs_error_is_seen_whole_and_its_keys_are_marked(explore, width):
+    """As in the drawing, in yellow; a repair takes the marks away."""
+    x = explore(PAGE, "state_dicts")
+    x.page.set_viewport_size({"width": width, "height": 800})
+    report = x.box.locator(".x-report")
+    assert report.evaluate("one => one.scrollHeight <= one.clientHeight + 1")
+    marks = report.locator("mark").all_text_contents()
+    keys = "hidden.weight", "head.weight"
+    assert marks == [f'"{name}{key}"' for name in ("", "module.") for key in keys]
+    x.press("Repair the file")
+    assert report.locator("mark").count() == 0

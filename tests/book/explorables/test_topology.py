@@ -160,3 +160,17 @@ def test_no_two_ranks_have_one_hue_and_depth_says_nothing(explore):
     hues = [style for style, _ in looks]
     assert len(set(hues[:8])) == 8 and set(hues[8:]) == {"--hue: var(--x-soft);"}
     assert len({fill for _, fill in looks[8:]}) == 1
+
+
+def test_numbers_in_boxes_are_named_in_them_or_beside_their_machine(explore):
+    """Where a box has no room for “rank 2, local 0”, its machine's name says which."""
+    x = explore("book/ch4_ranks", "topology")
+    drawing = x.box.locator("svg").first
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    for nodes, words in (3, "local 0"), (8, "node 1: rank, local"):
+        x.fill("Nodes (--nnodes)", nodes)
+        assert words in drawing.locator("text").all_text_contents()
+    x.page.set_viewport_size({"width": 390, "height": 844})
+    assert "node 1: ranks" in drawing.locator("text").all_text_contents()
+    x.fill("Nodes (--nnodes)", 4)
+    assert "rank 7" in drawing.locator("text").all_text_contents()

@@ -135,6 +135,29 @@ def test_the_charts_show_the_steps_own_numbers():
             assert float(one.get("width")) / scale == pytest.approx(found.waits, 0.02)
 
 
+@pytest.mark.parametrize("room", [picture.WIDE, picture.PHONE], ids=["page", "phone"])
+def test_what_is_stored_is_not_hatched_and_adam_stands_beside_its_block(room):
+    """Only what travels is hatched: in the lanes and in the squares of who gets it."""
+    text = picture.chart("ddp", room, picture.longest())
+    root = ET.fromstring(f"<svg>{text}</svg>")
+    boxes = [(e, e.get("style", "")) for e in root.iter("rect")]
+    stored = [style for e, style in boxes if e.get("data-kind")]
+    assert len(set(stored)) == len(sums.KINDS) * picture.WORLD_SIZE
+    assert not any("url(#" in style for style in stored)
+    assert any("url(#" in style for e, style in boxes if e.get("data-cell"))
+    blocks = [
+        (float(e.get("x")) + float(e.get("width")), float(e.get("y")))
+        for e in root.iter("rect")
+        if f"fill-opacity:{picture.WORK['step']}" in e.get("style", "")
+        and not e.get("data-kind")
+    ]
+    turned = [g.get("transform") for g in root.iter("g") if g.find("text") is not None]
+    names = [tuple(map(float, re.findall(r"[\d.]+", t)[:2])) for t in turned]
+    assert len(blocks) == picture.WORLD_SIZE
+    for (right, top), (x, y) in zip(blocks, names, strict=True):
+        assert 3 < x - right < 8 and y == top
+
+
 def test_a_tank_never_runs_over():
     """One scale holds for all layouts, on the page and on paper."""
     for layout in picture.LAYOUTS:
