@@ -53,12 +53,7 @@ ANSWERS_BY_SHAPE = {aten._fused_sdp_choice.default}
 CHECKPOINT = "torch.distributed.checkpoint"
 SET_NUMBER = "_set_sequence_number_for_group"
 RENDEZVOUS = "torch.distributed.rendezvous"
-BY_MASK = {  # a mask in their second argument is as good as its places
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._index_put_impl_.default,
-}
+INDEX = aten.index.Tensor  # x[mask], where a mask is as good as its places
 HOPED = {"all", "eq", "isfinite", "isreal"}  # questions that are answered by yes
 FINDS_NOTHING = "_amp_foreach_non_finite_check_and_unscale_"  # in a GradScaler
 _own_run, _own_make = kernels.run, kernels.make
@@ -120,7 +115,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return _own_run(func, args, kwargs)
         note_read()
         return _stand_in(func, tensors[0])
-    if unknown and torch.Tag.dynamic_output_shape in func.tags and func not in BY_MASK:
+    if unknown and torch.Tag.dynamic_output_shape in func.tags and func is not INDEX:
         _refuse(func)
     # One number that stands at 1 is computed with, so that a mean loss is not nan.
     if hollow or any(tensor.numel() > 1 for tensor in unknown):
@@ -166,8 +161,8 @@ def _outline(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return what an op would make, by running it on tensors of the device meta."""
     given: dict[int, torch.Tensor] = {}  # by the id of its meta tensor
     bases: dict[int, torch.Tensor] = {}  # by the storage of its meta tensor
-    if func in BY_MASK:
-        args = (args[0], _places(func, args[1]), *args[2:])
+    if func is INDEX:
+        args = (args[0], _places(args[1]))
 
     def outline(tensor: torch.Tensor) -> torch.Tensor:
         made = aten.empty_strided.default(
@@ -185,7 +180,9 @@ def _outline(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     try:
         made = func(*meta_args, **meta_kwargs)
     except NotImplementedError:
-        _refuse(func)
+        if not func._opname.endswith("_"):
+            _refuse(func)
+        made = meta_args[0]  # is changed in place, and keeps its shape
 
     def fill(meta: torch.Tensor) -> torch.Tensor:
         if id(meta) in given:  # changed in place
@@ -211,14 +208,14 @@ def _guess(name: str, dtype: torch.dtype) -> bool:
     return name in HOPED if dtype == torch.bool else name != FINDS_NOTHING
 
 
-def _places(func: Any, indices: Sequence[Any]) -> list[Any]:
+def _places(indices: Sequence[Any]) -> list[Any]:
     """Return indices with the places that a mask names in place of the mask."""
     found: list[Any] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             found.append(index)
         elif is_unknown(index) or is_hollow(index):
-            _refuse(func)
+            _refuse(INDEX)
         else:
             found += index.nonzero().unbind(1)
     return found

@@ -336,6 +336,7 @@ class Machine:
         unless it is non_blocking (``wait`` is False). An observer gets the two tensors
         on the CPU.
         """
+        # The host has no clock of its own.
         source, target = (d and (None if d.is_host else d) for d in (source, target))
         ends = [end for end in (source, target) if end is not None]
         if not ends:
