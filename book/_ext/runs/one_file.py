@@ -161,12 +161,6 @@ def at_once(node: ast.AST) -> Iterator[ast.AST]:
             yield from at_once(child)
 
 
-def depth(module: Module) -> int:
-    """Return how many files stand below one, each importing the next."""
-    below = {*module.modules, *(name for name, _ in module.names.values())}
-    return max((1 + depth(module.neighbour(name)) for name in below), default=0)
-
-
 def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
     """Return the neighbours' statements that a script needs, in their order there.
 
@@ -193,8 +187,20 @@ def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
         if (name, node.lineno) not in found and node not in begin:
             found[name, node.lineno] = source, node
             waiting += source.uses(node, later)
-    # A base class stands before what derives from it, also in another file.
-    return [found[key] for key in sorted(found, key=lambda k: (depth(found[k][0]), k))]
+    order: dict[str, None] = {}
+
+    def place(name: str) -> None:
+        """Put a file after those that its base classes and decorators are from."""
+        mine = [found[key] for key in found if key[0] == name]
+        taken = {use[0] for source, node in mine for use in source.uses(node, False)}
+        for other in sorted(taken - {name} - {*order}):
+            place(other)
+        order[name] = None
+
+    for name, _ in sorted(found):
+        if name not in order:
+            place(name)
+    return [found[key] for name in order for key in sorted(found) if key[0] == name]
 
 
 def tidy(text: str) -> str:
