@@ -228,5 +228,10 @@ def test_numbers_never_go_and_never_lie_on_each_other(explore, width):
             found = x.page.evaluate(NAMED, [x.box.element_handle(), f"a {rank}"])
             places = sorted((left, right) for *_, left, right in found)
             assert all(a[1] <= b[0] + 1.5 for a, b in pairwise(places)), (count, rank)
-            said = {int(words.lstrip(kind)) for of, words, *_ in found if of == kind}
+            shared = schedule == "1F1B" and rank == 3  # F and B touch: one number
+            said = {
+                int(words.lstrip("FB"))
+                for of, words, *_ in found
+                if of == kind or (shared and words[0] not in "FB")
+            }
             assert said >= wanted, (count, schedule, kind, rank)
