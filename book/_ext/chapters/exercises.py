@@ -16,7 +16,7 @@ from book._ext.chapters.course_data import Exercise, exercises
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"ch(\d+)_\w+")
-INTRO = "A check in the notebook runs what you write."
+INTRO = "The notebook checks your solutions."
 
 
 class exercise_link(nodes.Inline, nodes.TextElement):
