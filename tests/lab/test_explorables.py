@@ -1,5 +1,6 @@
 """Explorables in a real JupyterLab answer each button, or say why none can come."""
 
+import itertools
 import json
 import re
 
@@ -8,6 +9,7 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
+from allranks import topics
 from allranks.topics import CLASSES
 from book._tools.notebooks import WIDGET
 from tests.lab.conftest import ROOT, end_kernels, save_notebook
@@ -72,7 +74,9 @@ def still_computes(box) -> bool:
 def test_each_button_answers(shown, errors):
     """In its default state an explorable can be run, and no button is an error."""
     notebook = shown(*CLASSES)
-    for number in range(len(CLASSES)):
+    runs = [hasattr(getattr(topics, name), "measure") for name in CLASSES]
+    assert runs.count(False) == 2  # the memory of chapters 11 and 12 is only computed
+    for number in itertools.compress(range(len(CLASSES)), runs):
         answer = press(figure(notebook, number))
         expect(answer).not_to_have_text(re.compile("^$|…$"), timeout=120_000)
     scratch = notebook.cells.nth(len(CLASSES))
