@@ -32,6 +32,7 @@ import torch.multiprocessing
 
 from allranks.backends import nccl
 from allranks.rehearse import recorder, records, script_errors
+from allranks.rehearse.imports import when_imported
 from allranks.rehearse.launch import reach
 from allranks.vgpu import plug_in
 
@@ -55,7 +56,7 @@ def begin(of_command: bool = False) -> None:
     nccl.install()
     nccl.set_patience(stage.watch_s)
     torch_rendezvous._create_c10d_store = impatient_store(2 * stage.watch_s)
-    sys.meta_path.insert(0, script_errors.RefusingCuda())
+    when_imported(script_errors.COMPILER, script_errors.refuse_cuda)
     for name, path in stage.stubs.items():
         _import_as(name, path)
     multiprocessing.spawn.get_command_line = get_command_line

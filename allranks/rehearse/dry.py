@@ -17,7 +17,6 @@ it is noted.
 
 import atexit
 import functools
-import importlib.util
 import math
 import sys
 import tempfile
@@ -41,6 +40,7 @@ from allranks.backends.nccl import calls, patches
 from allranks.backends.nccl.collectives import flat
 from allranks.backends.nccl.group import ProcessGroupNCCL
 from allranks.rehearse import lines
+from allranks.rehearse.imports import when_imported
 from allranks.vgpu import kernels, subclasses
 from allranks.vgpu.machine import Device, Machine, current
 from allranks.vgpu.patcher import Patcher
@@ -419,28 +419,6 @@ def save(*args: Any, **kwargs: Any) -> None:
     """Save nothing, as there are no numbers to save."""
 
 
-class SavingNothing:
-    """Lets torch's distributed checkpoints save nothing, once a script imports them.
-
-    It comes first in ``sys.meta_path``, once.
-    """
-
-    def find_spec(self, name: str, *args: Any) -> Any:
-        """Return where they are, with what to do when they have been imported."""
-        if name != CHECKPOINT:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        own = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            own(module)
-            leave_out_checkpoints(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 def leave_out_checkpoints(module: ModuleType) -> None:
     """Let torch.distributed.checkpoint neither save nor load."""
     module.save = module.load = module.async_save = save
@@ -483,7 +461,7 @@ def install(recorder: Any, num_steps: int, leave: Callable[[int], NoReturn]) -> 
     if CHECKPOINT in sys.modules:
         leave_out_checkpoints(sys.modules[CHECKPOINT])
     else:
-        sys.meta_path.insert(0, SavingNothing())
+        when_imported(CHECKPOINT, leave_out_checkpoints)
 
     def end(*_: Any) -> None:
         if replicas.num_steps >= num_steps > 0:

@@ -16,7 +16,6 @@ may end before theirs.
 import ast
 import functools
 import hashlib
-import importlib.util
 import inspect
 import linecache
 import os
@@ -236,31 +235,12 @@ def _sentence(call: str, package: str) -> str:
     )
 
 
-class RefusingCuda:
-    """Lets torch's compiler of extensions refuse CUDA, once a script imports it.
-
-    Otherwise it would run the machine's nvcc for minutes, in order to fail, and leave a
-    lock if it is ended meanwhile. It comes first in ``sys.meta_path``, once.
-    """
-
-    def find_spec(self, name: str, *args: Any) -> Any:
-        """Return where the compiler is, with what to do when it has been imported."""
-        if name != COMPILER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        own = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            own(module)
-            refuse_cuda(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 def refuse_cuda(module: ModuleType) -> None:
-    """Let ``load`` and ``load_inline`` raise for a source in CUDA, before all else."""
+    """Let ``load`` and ``load_inline`` raise for a source in CUDA, before all else.
+
+    Otherwise torch's compiler of extensions would run the machine's nvcc for minutes,
+    in order to fail, and leave a lock if it is ended meanwhile.
+    """
     compile_own = module._jit_compile
 
     @functools.wraps(compile_own)

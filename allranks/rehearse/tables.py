@@ -7,7 +7,7 @@ from allranks.base.report import name_ranks
 from allranks.base.units import amount
 from allranks.rehearse.lines import short
 from allranks.rehearse.memory import estimate_batch
-from allranks.rehearse.records import Copy, Gpu, Record
+from allranks.rehearse.records import Collective, Copy, Gpu, Record
 
 STATE = "parameters", "gradients", "optimizer"  # what every training step holds
 MOST_LINES = 3  # of a GPU's memory
@@ -169,19 +169,31 @@ def _rounded(number: int) -> str:
     return f"{number // step * step:,}"
 
 
+def is_steady(call: Collective, record: Record) -> bool:
+    """Tell whether a call belongs to each step.
+
+    With a first step that is unlike the others, one of them may lack it.
+    """
+    return call.num_steps >= max(record.num_steps - 1, 2)
+
+
+def called(call: Collective, record: Record) -> str:
+    """Say how often a call was made: in a step, or else in all."""
+    if is_steady(call, record):
+        return f"{call.times / record.num_steps:.3g} a step"
+    return f"{call.times} in all"
+
+
 def traffic(records: list[Record]) -> Table:
     """Sum up each rank's calls."""
     rows = []
     for record in records:
         for call in record.collectives:
-            # With a first step that is unlike the others, one of them may lack it.
-            steady = call.num_steps >= max(record.num_steps - 1, 2)
-            each = f"{call.times / record.num_steps:.3g} a step" if steady else ""
             row = (
                 call.op + (" (backward)" if call.in_backward else ""),
                 amount(call.num_bytes, "B"),
                 name_ranks(call.group),
-                each or f"{call.times} in all",
+                called(call, record),
                 short(call.line),
             )
             rows.append((record, row))
@@ -196,8 +208,6 @@ def traffic_by_axis(records: list[Record]) -> Table:
     rows = []
     for record in records:
         for call in record.collectives:
-            steady = call.num_steps >= max(record.num_steps - 1, 2)
-            each = f"{call.times / record.num_steps:.3g} a step" if steady else ""
             size = f"{len(call.group):,} ranks"
             whole = len(call.group) == record.world_size
             row = [
@@ -205,10 +215,10 @@ def traffic_by_axis(records: list[Record]) -> Table:
                 amount(call.num_bytes, "B"),
                 call.dtype,
                 f"{call.axis}, {size}" if call.axis else f"{'all ' * whole}{size}",
-                each or f"{call.times} in all",
+                called(call, record),
                 short(call.line),
             ]
-            rows.append((steady * call.times * call.num_bytes, row))
+            rows.append((is_steady(call, record) * call.times * call.num_bytes, row))
     rows.sort(key=lambda pair: -pair[0])  # first what weighs most in a step
     head = ["operation", "bytes", "dtype", "axis", "called", "line"]
     return Table("Collectives and messages", head, [row for _, row in rows])

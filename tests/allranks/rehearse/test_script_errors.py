@@ -130,9 +130,9 @@ def test_a_package_that_fails_when_it_is_called_is_named(tmp_path, monkeypatch):
 
 
 COMPILING = """
-import sys
 from allranks.rehearse import recorder, script_errors
-sys.meta_path.insert(0, script_errors.RefusingCuda())
+from allranks.rehearse.imports import when_imported
+when_imported(script_errors.COMPILER, script_errors.refuse_cuda)
 from torch.utils import cpp_extension
 cpp_extension.is_ninja_available = lambda: True
 cpp_extension.verify_ninja_availability = lambda: None
