@@ -189,10 +189,10 @@ function tank(r, { state: { gpu_gb, stage }, facts, before }, { x, column }, y) 
   const held = facts.memory[facts.at], total = sum(held), end = x(r) + limit * scale;
   let left = x(r);
   return [KINDS.map((_, i) => {
-    const size = held[i] * scale, from = left;
+    const size = held[i] * scale, from = left, seen = Math.min(size, end - from - 2); // up to the limit's line
     left += size;
     return size > 0 && [rect(from, y, size, 18, { class: "x-box", rx: 0, style: `--hue: ${rankColor(r)}; --deep: ${DEPTHS[i]}%`, "data-id": `tank ${r} ${i}` }),
-      size > 14 && text(from + size / 2, y + 13, "WGS"[i], { ...fine, "data-id": `tank t ${r} ${i}` })];
+      seen > 14 && text(from + seen / 2, y + 13, "WGS"[i], { ...fine, "data-id": `tank t ${r} ${i}` })];
   }),
   rect(x(r), y, facts.each[stage][0] * scale, 18, { class: "x-idle", rx: 0, "data-id": `most ${r}` }),
   total > limit && [rect(end, y, (total - limit) * scale, 18, { class: "x-wrong", rx: 0, "data-id": `over ${r}` }),

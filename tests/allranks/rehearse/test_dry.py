@@ -164,6 +164,14 @@ def test_a_shape_that_depends_on_numbers_is_refused_at_its_line(rehearse):
     assert code == 0, out + err
 
 
+def test_what_was_not_computed_is_not_saved(rehearse, tmp_path):
+    """Neither by torch.save nor by a checkpoint that is imported late."""
+    command = torchrun("saves.py", str(tmp_path))
+    code, out, err = rehearse("--dry", "--world-size=64", *command)
+    assert code == 0, out + err
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_run_without_a_gpu_or_a_step_says_so(rehearse):
     """There is nothing to count then."""
     world = "--dry", "--world-size=64"
