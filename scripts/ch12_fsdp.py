@@ -22,7 +22,7 @@ from tasks import GPT, loss_on, read_text
 
 
 def make(args, dtype, device, meta=False, units=True, ahead=False, **how):
-    """Return a GPT that is sharded as the options say."""
+    """Return a GPT of which each rank has a part, as the options say."""
     torch.manual_seed(args.seed + dist.get_rank())
     with torch.device("meta") if meta else device:
         net = GPT(layers=args.layers).to(dtype)

@@ -22,7 +22,7 @@ from tasks import GPT, loss_on, read_text
 def orthogonal(x: torch.Tensor) -> torch.Tensor:
     """Return the nearest orthogonal matrices to x (K, m, n), roughly.
 
-    Five steps of Newton-Schulz bring each singular value between 0.7 and 1.2.
+    Five steps of Newton-Schulz put each singular value between 0.7 and 1.2.
     """
     wide = x.shape[-2] <= x.shape[-1]
     x = x if wide else x.mT

@@ -58,8 +58,8 @@ class Zero3(Zero2):
     def begin(self, unit: Unit, module: nn.Module, args: tuple) -> None:
         """Gather a unit's weights before it computes."""
         self.gather(unit)
-        if unit in self.frozen and args[0].requires_grad:  # at x's gradient
-            args[0].register_hook(lambda _: self.release(unit))
+        if unit in self.frozen and args[0].requires_grad:
+            args[0].register_hook(lambda _: self.release(unit))  # in backward
 
     def end(self, unit: Unit, module: nn.Module, args: tuple, y) -> None:
         """Free a unit's weights until backward reaches its output."""
