@@ -27,22 +27,22 @@ def make(args, dtype, device, meta=False, units=True, ahead=False, **how):
     with torch.device("meta") if meta else device:
         net = GPT(layers=args.layers).to(dtype)
     for p in net.parameters() if not meta else ():
-        dist.broadcast(p.detach(), 0)  # FSDP2 does not: it cuts what is there
+        dist.broadcast(p.detach(), 0)  # FSDP2 doesn't: it cuts what is there
     for modules in layers(net) if units else ():
         fully_shard(modules, **how)
-    fully_shard(net, **how)  # has what is in no unit, and ends a backward
-    if meta:  # so far there are only shapes; no rank ever has it all
+    fully_shard(net, **how)  # takes what is in no unit yet
+    if meta:  # so far, only shapes: no rank ever holds the whole net
         net.to_empty(device=device)
         for module in net.modules():
             if hasattr(module, "reset_parameters"):
-                module.reset_parameters()  # with other numbers on each rank
+                module.reset_parameters()  # different numbers on each rank
     for block, following in pairwise(net.blocks) if ahead else ():
         block.set_modules_to_forward_prefetch([following])
     return net
 
 
 def whole(named) -> dict[str, torch.Tensor]:
-    """Return each tensor as a whole, though this rank may have a part."""
+    """Return whole tensors; gather those of which a rank has a part."""
     own = {name: t.detach().clone() for name, t in named}
     parts = {n: t for n, t in own.items() if isinstance(t, DTensor)}
     return own | {name: t.full_tensor() for name, t in parts.items()}
@@ -58,7 +58,7 @@ def train(net: nn.Module, steps: torch.Tensor, device, parts=1) -> tuple:
     for starts in steps:
         meter.sent, meter.events = 0.0, []
         for left, some in enumerate(starts.chunk(parts), 1 - parts):
-            if parts > 1:  # gradients are sent with those of the last part
+            if parts > 1:  # send gradients in the last part only
                 net.set_requires_gradient_sync(left == 0)
             with meter:
                 (loss_on(net, text, some, device) / parts).backward()

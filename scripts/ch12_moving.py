@@ -21,12 +21,12 @@ from ch12_fsdp import whole
 from ch12_replicas import off
 from meter import Meter
 
-DIM, NORM = 12, 0.1  # of a layer; gradients are clipped to this norm
+DIM, NORM = 12, 0.1  # a layer's width; gradients are clipped to this norm
 sgd, clip = partial(torch.optim.SGD, lr=0.5), nn.utils.clip_grad_norm_
 
 
 def alone(net: nn.Module, device) -> tuple:
-    """Return the net, an optimizer, a way to clip, and one not to send."""
+    """Return the net, an optimizer, a clip function, and a no_sync."""
     return net, sgd(net.parameters()), clip, nullcontext
 
 
@@ -37,7 +37,7 @@ def ddp(net: nn.Module, device, make=sgd) -> tuple:
 
 
 def redundancy(net: nn.Module, device) -> tuple:
-    """Wrap the net with DDP, and share out the optimizer."""
+    """Wrap the net with DDP, and shard the optimizer."""
     kind = {"optimizer_class": torch.optim.SGD, "lr": 0.5}
     return ddp(net, device, partial(ZeroRedundancyOptimizer, **kind))
 
@@ -46,7 +46,7 @@ def old(net: nn.Module, device, strategy: str, **how) -> tuple:
     """Wrap the net and its layers with FSDP1."""
     how["sharding_strategy"] = fsdp.ShardingStrategy[strategy]
     how["auto_wrap_policy"] = ModuleWrapPolicy({nn.Linear})  # else one unit
-    how["device_id"] = device  # else it refuses a CPU
+    how["device_id"] = device  # else FSDP1 refuses a CPU
     how["use_orig_params"] = True  # else each unit has one flat parameter
     net = fsdp.FullyShardedDataParallel(net, **how)
     own = lambda _, norm: net.clip_grad_norm_(norm)  # noqa: E731
@@ -88,7 +88,7 @@ def train(make, num, args, rank: int, world_size: int, device) -> tuple:
 
 
 def weights(net: nn.Module) -> dict[str, torch.Tensor]:
-    """Return whole weights, by the names that they have without a wrapper."""
+    """Return whole weights, under the names of the unwrapped net."""
     wrapped = isinstance(net, fsdp.FullyShardedDataParallel)
     with net.summon_full_params(net) if wrapped else nullcontext():
         named = whole(net.named_parameters())
@@ -98,7 +98,7 @@ def weights(net: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def rows(world_size: int, device) -> dict:
-    """Return an old way, FSDP2's, and the parts of a step, by a name."""
+    """Return by name: the old way, FSDP2's, and the parts of a step."""
     full, grads, none = (
         partial(old, strategy=name)
         for name in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
