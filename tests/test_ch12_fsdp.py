@@ -181,11 +181,12 @@ LINKS = {  # bytes per parameter: on a link in a machine, and out of a machine
 }
 
 
+@pytest.mark.timeout(300)  # four ranks, ten trainings
 def test_hsdp_gathers_in_a_machine_and_sends_gradients_out_of_it(ranks):
     """On ranks 0 and 1, and 2 and 3; each count is the prediction beside it."""
     if ranks.world_size != 4:
         return
-    _, *lines = run_on(ranks, "ch12_hsdp")[0]
+    _, *lines = run_on(ranks, "ch12_hsdp", "--layers", "1", "--steps", "1")[0]
     found = {"sends": {}, "holds": {}, "runs": {}, "weights,": {}}
     for line in lines:
         words = r"\[rank 0/4\] (.+?) +(sends|holds|runs|weights,) (.+)"
