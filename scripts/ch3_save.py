@@ -1,4 +1,4 @@
-"""Chapter 3 - Save a file: one that a crash cannot break, and that loads safely.
+"""Chapter 3 - Save a file: no crash breaks it, and it loads without code.
 
 Run it (no GPU needed):
     python scripts/ch3_save.py
