@@ -13,11 +13,11 @@ from functools import partial
 import torch
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed.checkpoint import state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ch12_fsdp import whole
 from ch12_replicas import off
 from meter import Meter
 
@@ -89,12 +89,8 @@ def train(make, num, args, rank: int, world_size: int, device) -> tuple:
 
 def weights(net: nn.Module) -> dict[str, torch.Tensor]:
     """Return whole weights, by the names that they have without a wrapper."""
-    wrapped = isinstance(net, fsdp.FullyShardedDataParallel)
-    with net.summon_full_params(net) if wrapped else nullcontext():
-        named = whole(net.named_parameters())
-    for prefix in "_fsdp_wrapped_module.", "module.":
-        named = {n.replace(prefix, ""): t for n, t in named.items()}
-    return named
+    how = state_dict.StateDictOptions(full_state_dict=True)
+    return state_dict.get_model_state_dict(net, options=how)
 
 
 def rows(world_size: int, device) -> dict:
