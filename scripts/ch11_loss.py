@@ -100,7 +100,7 @@ def main(args) -> None:
     """Compare the ways: bytes, time and gradients."""
     torch.set_num_threads(1)  # times compare better
     first, wanted = None, forecast(args)
-    job.put("MB         kept   wanted     peak     time  largest gap")
+    job.put("MB         kept  formula     peak     time  largest gap")
     for way, kept in zip((plain, ours, torchs), wanted, strict=True):
         net, optimizer, x, y = make(args)
         clock = time.process_time if x.is_cpu else time.perf_counter

@@ -21,7 +21,7 @@ def to_the_end(module, x) -> torch.Tensor:
         return torchs.checkpoint(module, x, use_reentrant=False)
 
 
-def dear(_, op, *args, **kwargs) -> bool:
+def worth_keeping(_, op, *args, **kwargs) -> bool:
     """Tell what to keep: attention, and products wider than their input.
 
     Redone are mix, the norms, sums, dropout and gelu.
@@ -32,8 +32,8 @@ def dear(_, op, *args, **kwargs) -> bool:
 
 
 theirs = partial(torchs.checkpoint, use_reentrant=False)
-contexts = partial(torchs.create_selective_checkpoint_contexts, dear)
-selective = partial(theirs, context_fn=contexts)
+contexts = torchs.create_selective_checkpoint_contexts
+selective = partial(theirs, context_fn=partial(contexts, worth_keeping))
 
 
 def by_torch(args) -> dict:
