@@ -31,15 +31,9 @@ def alone(net: nn.Module, device) -> tuple:
 
 
 def ddp(net: nn.Module, device, make=sgd) -> tuple:
-    """Wrap the net with DDP."""
+    """Wrap the net with DDP, and make an optimizer."""
     ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-6)
     return ddp, make(ddp.parameters()), clip, ddp.no_sync
-
-
-def redundancy(net: nn.Module, device) -> tuple:
-    """Wrap the net with DDP, and share out the optimizer."""
-    kind = {"optimizer_class": torch.optim.SGD, "lr": 0.5}
-    return ddp(net, device, partial(ZeroRedundancyOptimizer, **kind))
 
 
 def old(net: nn.Module, device, strategy: str, **how) -> tuple:
@@ -100,9 +94,11 @@ def rows(world_size: int, device) -> dict:
         for name in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
     )
     kept = partial(new, reshard_after_forward=False)
+    how = {"optimizer_class": torch.optim.SGD, "lr": 0.5}
+    shared = partial(ddp, make=partial(ZeroRedundancyOptimizer, **how))
     found = {"NO_SHARD": (none, ddp, 1), "FULL_SHARD": (full, new, 1)}
     found["SHARD_GRAD_OP"] = grads, kept, 1
-    found["ZeroRedundancyOptimizer"] = redundancy, kept, 1
+    found["ZeroRedundancyOptimizer"] = shared, kept, 1
     if world_size >= 4 and world_size % 2 == 0:
         shape, names = (2, world_size // 2), ("replicas", "shards")
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
