@@ -22,7 +22,7 @@ class ChunkedLoss(torch.autograd.Function):
     """Take the mean cross entropy of a linear layer, chunk by chunk.
 
     Forward knows the gradient of a chunk's logits: probabilities, less one at
-    the right word. It makes of it those of x and of the layer, and drops it.
+    the right word. It gives the gradients of x and of the layer, then it goes.
     """
 
     @staticmethod

@@ -24,7 +24,7 @@ def to_the_end(module, x) -> torch.Tensor:
 def worth_keeping(_, op, *args, **kwargs) -> bool:
     """Tell what to keep: attention, and products wider than their input.
 
-    Redone are mix, the norms, sums, dropout and gelu.
+    The rest is redone: mix, the norms, sums, dropout and gelu.
     """
     if op is torch.ops.aten.addmm.default:
         return args[2].shape[1] > args[2].shape[0]  # bias, x, (in, out)

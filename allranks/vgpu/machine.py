@@ -2,8 +2,8 @@
 
 Memory is counted, not estimated: each storage counts once, rounded up to 512 bytes as
 torch's allocator does, from the op that made it until the last tensor on it is gone.
-Time is estimated: each device runs its ops one after another, as a CUDA stream does, and
-an op takes as long as :class:`Costs` says. Nothing here measures this computer.
+Time is estimated: each device runs its ops one after another, as a CUDA stream does,
+and an op takes as long as :class:`Costs` says. Nothing here measures this computer.
 """
 
 import os

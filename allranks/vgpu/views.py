@@ -35,8 +35,8 @@ def traffic(by_label: bool = False) -> Picture:
 def smi() -> str:
     """Write the memory table in the layout of ``nvidia-smi``.
 
-    Memory is what a caching allocator would hold. GPU-Util is the share of the estimated
-    time that a device was busy.
+    Memory is what a caching allocator would hold. GPU-Util is the share of the
+    estimated time that a device was busy.
     """
     machine = current()
     end = max([machine.host_s, *(device.free_s for device in machine.devices)]) or 1

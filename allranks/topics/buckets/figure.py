@@ -163,11 +163,8 @@ class Buckets(Explorable):
         state = {**self.state, "trace": found["trace"]}
         seen = self.compute(**state)["seen"]
         plan = [bucket[0] for bucket in facts["buckets"]]
-        same = (
-            "as the model says"
-            if plan == found["bucket_bytes"]
-            else "not as the model says"
-        )
+        same = "" if plan == found["bucket_bytes"] else "not "
+        same += "as the model says"
         ratio = seen["compute"] / facts["backward"]
         return {
             **found,

@@ -42,7 +42,7 @@ def told(ends: dict[str, str]) -> str:
     >>> told({"a.A": "failed: AssertionError: Max diff: 9e-09", "torch.b.B": "passed"})
     'failed, off by 9e-09: a.A; passed: B'
     >>> told({"a.A": "passed: gap 0e+00"})
-    'passed, in equal bits: a.A'
+    'passed, bit for bit: a.A'
     >>> told({"a.A": "not offered: no such option"})
     'skipped (no such option): a.A'
     >>> told({})
@@ -55,7 +55,7 @@ def told(ends: dict[str, str]) -> str:
         end = SAID.get(end, end)
         if gap:
             off = float(gap[1])
-            end += f", off by {off:.0e}" if off else ", in equal bits"
+            end += f", off by {off:.0e}" if off else ", bit for bit"
         elif why:
             end += f" ({why})"
         name = subject if ours(subject) else subject.rpartition(".")[2]
