@@ -100,7 +100,8 @@ def main(args) -> None:
         # per token 16 numbers of 2 bytes, and 24 operations, per width.
         width = 32 / 24 * FLOPS / rate
         there = f"{ours.bytes / rate * 1e6:.0f} us each way"
-        job.put(f"{name}: {there}, hidden if the width is at least {width:,.0f}")
+        least = f"hidden if the width is at least {width:,.0f}"
+        job.put(f"{name}: {there}, {least}")
 
 
 if __name__ == "__main__":

@@ -370,7 +370,7 @@ def uneven(output: str) -> Picture:
 
 def padding(output: str) -> Picture:
     """Draw the share of padding in each kind of batch."""
-    said = r"\] (.+): ([\d.]+) of the positions are padding"
+    said = r"^(.+): ([\d.]+) of the positions are padding"
     lines = read(output, said, 3)
     share = {line[1]: float(line[2]) for line in lines}
     first, *others = share

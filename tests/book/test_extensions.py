@@ -250,9 +250,9 @@ PAGE_PICTURE = (
 SAID = """\
 $ python x.py
 exit 0
-[rank 0/2] as they come: 0.50 of the positions are padding
-[rank 0/2] in buckets: 0.07 of the positions are padding
-[rank 0/2] packed: 0.03 of the positions are padding
+as they come: 0.50 of the positions are padding
+in buckets: 0.07 of the positions are padding
+packed: 0.03 of the positions are padding
 """
 
 
