@@ -330,8 +330,6 @@ class TestSpans:
         def count():
             from torch._dynamo.utils import counters
 
-            import __main__
-
             def collective(x):
                 y = x * 2
                 dist.all_reduce(y)
@@ -361,14 +359,13 @@ class TestSpans:
                     torch.testing.assert_close(compiled(x), fn(x))
                 graphs = counters["stats"]["unique_graphs"]
                 found.append((graphs, len(counters["graph_break"])))
-            __main__.found = found
+            return found
 
         with Ranks(2) as ranks:
-            ranks.run(count)
-            before = ranks.run("found")
+            before = ranks.run(count)
             ranks.run(install)
             jobs = record(ranks, count)
-            assert ranks.run("found") == before
+            assert ranks.run(count) == before
         assert before[0][0] == (1, 0)
         assert {"isend", "recv", "isend.wait", "backward"} <= set(names(jobs[0]))
 
