@@ -135,7 +135,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
         ours, meter = train(make, args, args.steps, *place)
         moved, path = (length(w, zero, names) for w in (ours, one))
         gap = f"{off(ours, one):.0e} off: steps {moved / path:.2f} as long"
-        gap += f", {length(ours, one, names) / path:.0%} beside them"
+        gap += f", {length(ours, one, names) / path:.0%} off course"
         held = f"momentum {meter.held['states'] / size:.2f}"
         held += f", sent {meter.sent / args.steps / size:.2f} bytes per number"
         if rank == 0:

@@ -52,7 +52,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     for epoch in range(state["epoch"], args.epochs):
         sampler.set_epoch(epoch)  # a new order, the same on all ranks
         start = time.perf_counter()
-        for x, y in loader:  # (B, 1, 8, 8), (B,): other samples on each rank
+        for x, y in loader:  # (B, 1, 8, 8), (B,): this rank's samples
             loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()  # DDP averages the gradients in here

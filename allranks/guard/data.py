@@ -38,8 +38,8 @@ TWICE = 'came twice on one rank: if the data set has equal ones, skip=("data",).
 ROWS = 4096  # samples of an epoch whose digests each rank keeps
 EPOCHS = 3  # in which they are kept, since shares may overlap only after the first
 STALE = (
-    "the sampler's epoch is still {} on {}, so this epoch has the last one's order. "
-    "Call sampler.set_epoch(epoch) before it."
+    "the sampler's epoch is still {} on {}, so this epoch repeats the previous epoch's "
+    "order. Call sampler.set_epoch(epoch) before it."
 )
 LENGTH = (
     "The ranks must make equally many steps: a rank that has no batch left leaves the "

@@ -156,7 +156,7 @@ def buffers() -> Picture:
         for place, (name, order) in enumerate(rows):
             y = 22 + 56 * place
             for kind, depth in enumerate(depths):
-                # Neighbours of one class are one box, or there would be hundreds.
+                # Neighbors of one class are one box, or there would be hundreds.
                 path, start = "", None
                 for i, sample in enumerate([*order, -EACH]):
                     inside = sample // EACH == kind

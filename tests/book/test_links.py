@@ -74,6 +74,12 @@ def test_a_chapter_offers_its_notebook_its_scripts_and_places_to_run_them():
     assert list(bar(Path("book/intro.md"))) == ["Edit this page", "Report a mistake"]
 
 
+def test_the_start_page_offers_both_of_its_scripts():
+    """What it runs can be downloaded from it."""
+    texts = list(bar(Path("book/start.md")))
+    assert texts[:2] == ["start_ddp.py", "start_single.py"]
+
+
 def test_a_section_page_offers_the_scripts_that_it_shows():
     """The notebook and the other scripts are on its chapter's page."""
     texts = list(bar(Path("book/ch9_1_packing.md")))

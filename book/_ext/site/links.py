@@ -23,6 +23,7 @@ from book._ext.chapters.chapter_map import SECTION
 from book._ext.runs.one_file import one_file
 
 FILES = "_downloads"
+PAIRED = "ch", "start"  # how pages' names begin that have several scripts
 HOST = "https://github.com"
 REMOTE = re.compile(
     r"(?:https?://(?:[^/@]*@)?|ssh://git@|git@)github\.com[/:]([\w.-]+/[\w.-]+?)"
@@ -98,12 +99,13 @@ def git(root: Path, *words: str) -> str:
 def files(root: Path, page: str) -> list[str]:
     """List the notebook and scripts that belong to a page, as paths from the root.
 
-    They are those of the whole chapter; on a section page, the scripts that it shows.
+    They are those of the whole chapter, or of the start page; on a section page, the
+    scripts that it shows.
     """
     stem = Path(page).name
     notebook = f"notebooks/{stem}.ipynb"
     found = [notebook] if (root / notebook).is_file() else []
-    every = f"{stem.partition('_')[0]}_*" if stem.startswith("ch") else stem
+    every = f"{stem.partition('_')[0]}_*" if stem.startswith(PAIRED) else stem
     scripts = sorted(path.name for path in root.glob(f"scripts/{every}.py"))
     scripts.sort(key=lambda name: name != f"{stem}.py")  # the chapter's own first
     found += [f"scripts/{name}" for name in scripts]
