@@ -121,7 +121,7 @@ const wide = (words) => 6.6 * words.length;
 // Where the columns, the rows, the bricks of a rank and the knife's stops are. On a page
 // the stops stand beside the wall, on a phone in the lines between its rows.
 function layout({ state: { world_size: shards, num_layers: n }, width, narrow }) {
-  const across = narrow ? width : width - PANEL - 16, slot = narrow ? 24 : 26, wall = narrow ? 44 : 56, pitch = slot + wall;
+  const across = narrow ? width : width - PANEL - 16, slot = narrow ? 24 : 26, wall = narrow ? 48 : 56, pitch = slot + wall;
   const gap = narrow ? 6 : 12, column = (across - gap * (shards - 1)) / shards, high = wall / n, between = high > 8 ? 2 : 1;
   const box = (rank, kind, layer, from = 0, parts = 1) => [rank * (column + gap) + from * column / parts,
     TOP + kind * pitch + slot + layer * high, column / parts - (parts > 1 ? 1 : 0), high - between];
@@ -131,12 +131,12 @@ function layout({ state: { world_size: shards, num_layers: n }, width, narrow })
 
 const brick = (box, hue, deep, id) => rect(...box, { class: "x-box", rx: 1, style: `--hue: ${rankColor(hue)}; --deep: ${deep}%`, ...id });
 
-// A sum of all ranks' gradients: a stripe in the hue of each, that comes from there. They
-// lie across a brick, or stand in one that is too low for them.
+// A sum of all ranks' gradients: stripes in the hue of each, that come from there. Where a
+// brick is long the stripes are repeated: one of each would look like a part of each.
 function bands([x, y, width, height], shards, id, from) {
-  const stand = height / shards < 2.4 && width > height, each = (stand ? width : height) / shards, seen = each > 2.4 ? each - 0.8 : each;
-  return upto(shards).map((other) => rect(x + stand * other * each, y + !stand * other * each, stand ? seen : width, stand ? height : seen,
-    { rx: 0, style: `fill: ${rankColor(other)}`, "data-id": `${id} ${other}`, "data-from": from(other) }));
+  const each = width / (shards * Math.max(1, Math.round(width / shards / 5)));
+  return upto(shards).map((other) => h("svg:path", { style: `fill: ${rankColor(other)}`, "data-id": `${id} ${other}`, "data-from": from(other),
+    d: upto(Math.round(width / each / shards)).map((set) => `M${x + (set * shards + other) * each} ${y}h${each}v${height}h${-each}z`).join("") }));
 }
 
 // Draw a layer's weights on a rank: whole, or a brick for each owner that has sent its own.
@@ -277,7 +277,7 @@ function legend(width, y) {
   const soft = "var(--x-soft)", box = (deep) => (x, y) => rect(x, y, 16, 12, { class: "x-box", rx: 1, style: `--hue: ${soft}; --deep: ${deep}%` });
   let x = 0;
   const marks = [["own part", box(DEPTHS[0])], ["gathered", box(BORROWED)], ["travels", (x, y) => hatched(x, y, 16, 12, soft, { rx: 1 })],
-    ["sum of all", (x, y) => upto(4).map((one) => rect(x, y + 3 * one, 16, 3, { rx: 0, style: `fill: ${rankColor(one)}` }))],
+    ["sum of all", (x, y) => upto(4).map((one) => rect(x + 4 * one, y, 4, 12, { rx: 0, style: `fill: ${rankColor(one)}` }))],
     ["computes", (x, y) => rect(x + 1, y + 1, 14, 10, { class: "x-chosen", fill: "none", rx: 1, style: "stroke-width: 2" })],
     ["waits", (x, y) => rect(x, y, 16, 12, { class: "x-wait", rx: 0 })],
     ["too much", (x, y) => rect(x, y, 16, 12, { class: "x-wrong", rx: 0, "stroke-width": 0.5 })]].map(([words, mark]) => {

@@ -52,7 +52,7 @@ def test_the_knife_is_pulled_up_by_hand(explore):
     x.page.mouse.move(*middle)
     x.page.mouse.down()
     for notch, name in enumerate(STAGES):
-        x.page.mouse.move(middle[0], middle[1] - 68 * notch, steps=4)
+        x.page.mouse.move(middle[0], middle[1] - 72 * notch, steps=4)
         assert x.summary.startswith(f"{name} on 4 ranks")
         peaks = [peak for peak, _ in BrickWall(**HERE).facts["each"][: notch + 1]]
         words = x.box.locator(".x-stage svg text").all_text_contents()
@@ -186,3 +186,22 @@ def test_a_number_that_cannot_be_is_refused(explore):
         "must be from 0.1 to 500" in x.error
     )
     assert x.summary == BrickWall(**HERE).facts["summary"]
+
+
+def test_no_line_of_the_question_is_cut_while_a_finger_drags(explore):
+    """The summary comes up over the whole question, or stays where it is."""
+    x = explore(PAGE, "sharding", asked=True)
+    x.press("Just show me")
+    cut = """box => {
+        const ask = box.querySelector(".x-ask").getBoundingClientRect();
+        const { top } = box.querySelector(".x-summary").getBoundingClientRect();
+        return ask.top < top && top < ask.bottom - 1; }"""
+    for far in range(-60, 260, 40):  # how far up the page the figure is
+        x.box.evaluate(
+            "(box, y) => scrollBy(0, box.getBoundingClientRect().top + y)", far
+        )
+        haft = x.box.locator('[data-id="haft"]').bounding_box()
+        x.page.mouse.move(haft["x"] + 20, haft["y"] + 10)
+        x.page.mouse.down()
+        assert x.box.get_attribute("class") and not x.box.evaluate(cut), far
+        x.page.mouse.up()
