@@ -11,8 +11,8 @@ All ranks have equal `weights`, a flat tensor of n numbers, and each rank has it
 
 In ZeRO-1, no rank keeps all of the momentum. Cut the n numbers into W parts of
 k = ⌈n / W⌉ numbers, in order. Rank r keeps the momentum of part r, in `momentum`, which
-has k numbers. If n is no multiple of W, the last part is shorter, or several parts are.
-What is left over in their `momentum` is padding, and may hold anything.
+has k numbers. If W doesn't divide n, the last part is shorter, or several parts are.
+The rest of their `momentum` is padding, and may hold anything.
 
 Take one step: change `weights` and `momentum` in place. Afterwards, all ranks have
 equal weights again. Don't change `gradient`.

@@ -7,7 +7,7 @@ Minutes: 15
 into a file, and `read(i)` returns what rank i wrote. Now you train with another number
 of ranks. Return this rank's rows of the tensor.
 
-Ranks deal out rows as FSDP2 does, then as now. Of N ranks, each gets c = ⌈rows / N⌉
+In both jobs, rows are cut as FSDP2 cuts them. Of N ranks, each gets c = ⌈rows / N⌉
 rows: rank 0 the first c rows, rank 1 the next c, and so on, until none are left. So the
 last rank may have fewer rows, and some ranks may have none.
 

@@ -13,7 +13,7 @@ its weight, 4 for its gradient and 8 for its states. You can train in four ways:
   reduce-scattered, and the new weights are all-gathered.
 - "FSDP": weights, gradients and states are cut into one part for each GPU. Weights are
   all-gathered for forward and again for backward, and gradients are reduce-scattered.
-  Beside its parts, a GPU has the whole weights and gradients of one unit at a time.
+  Besides its parts, a GPU has the whole weights and gradients of one unit at a time.
 - "HSDP": FSDP within each machine, so everything is cut into `gpus` parts. The machines
   are replicas: each GPU then all-reduces its part of the gradients with those GPUs of
   the other machines that have the same part.

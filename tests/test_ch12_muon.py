@@ -54,21 +54,21 @@ off(ours, theirs), len(ours), meter.held["states"] / num, meter.sent / 2 / num
 
 
 def test_parts_of_matrices_go_elsewhere_and_nothing_says_so(ranks):
-    """Steps of the right length, a third or more of it beside them."""
+    """Steps of the right length, and they lead 30 % or more off course."""
     found = ranks.run(
         """
 zero, one, ours = (train(*how)[0] for how in
                    ((ch12_muon.Muon, 0), (ch12_muon.Muon, 2), (ch12_muon.Cut, 2)))
 names = blocks(ours)
 path = ch12_muon.length(one, zero, names)
-beside = ch12_muon.length(ours, one, names) / path
-beside.item(), (ch12_muon.length(ours, zero, names) / path).item()
+apart = ch12_muon.length(ours, one, names) / path
+apart.item(), (ch12_muon.length(ours, zero, names) / path).item()
 """,
         quiet=True,
     )
-    for beside, long in found:
+    for apart, long in found:
         assert 0.9 < long < 1.1
-        assert beside < 1e-12 if ranks.world_size == 1 else 0.3 < beside < 1.5
+        assert apart < 1e-12 if ranks.world_size == 1 else 0.3 < apart < 1.5
 
 
 def test_torchs_muon_is_right_under_fsdp2(ranks):
@@ -122,16 +122,16 @@ def test_rows_of_an_orthogonal_matrix_are_not_what_rows_give():
 def test_the_script_prints_both():
     with Ranks(2) as ranks:
         dealt, cut = run_on(ranks, "ch12_muon", "--steps=2", "--layers=2")[0]
-    number = r"weights (\S+) off: steps (\S+) as long, (\d+)% beside them; "
+    number = r"weights (\S+) off: steps (\S+) times as long, (\d+)% off course; "
     tail = "momentum 4.00, sent {} bytes per number"
     for line, name, sent in (dealt, "dealt out", "8.00"), (cut, "cut", "0.00"):
         assert line.startswith(f"[rank 0/2] {name}") and line.endswith(
             tail.format(sent)
         )
-    gap, long, beside = re.search(number, dealt).groups()
-    assert float(gap) < 1e-12 and long == "1.00" and beside == "0"
-    gap, long, beside = re.search(number, cut).groups()
-    assert float(gap) > 1e-3 and 30 < int(beside) < 150
+    gap, long, apart = re.search(number, dealt).groups()
+    assert float(gap) < 1e-12 and long == "1.00" and apart == "0"
+    gap, long, apart = re.search(number, cut).groups()
+    assert float(gap) > 1e-3 and 30 < int(apart) < 150
 
 
 def test_impossible_flags_are_refused():

@@ -196,16 +196,16 @@ def timeline(output: str) -> Picture:
     return plate(title, f"{alt}.", draw)
 
 
-def beside(output: str) -> Picture:
+def off_course(output: str) -> Picture:
     """Draw where Muon leads on whole matrices, and on parts of them."""
-    pattern = r"\] (dealt out|cut) .*steps ([\d.]+) as long, (\d+)% beside them"
+    pattern = r"\] (dealt out|cut) .*steps ([\d.]+) times as long, (\d+)% off course"
     lines = read(output, pattern, 2)
     found = {line[1]: (float(line[2]), int(line[3]) / 100) for line in lines}
     long_, apart = found["cut"]
     title = claim(
         found["dealt out"][1] == 0 and 0.9 < long_ < 1.1 and apart > 0.3,
-        f"Cut matrices: a step as long as the right one, and {100 * apart:.0f} % of "
-        "its length beside it",
+        "Cut matrices: the weights move as far as they should, but end "
+        f"{100 * apart:.0f} % off course",
     )
     # Two sides of a triangle, and what is between their ends.
     cosine = (1 + long_**2 - apart**2) / (2 * long_)
@@ -226,8 +226,8 @@ def beside(output: str) -> Picture:
         dot(sheet, 0, base)
         return sheet
 
-    alt = f"The way that weights have gone is {long_:g} times as long as in one "
-    alt += f"process, and ends {apart:g} of its length beside it."
+    alt = f"On parts of matrices, weights move {long_:g} times as far as in one "
+    alt += f"process, and end {100 * apart:.0f} % of this distance off course."
     return plate(title, alt, draw)
 
 
