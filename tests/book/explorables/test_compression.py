@@ -54,7 +54,9 @@ def test_a_guess_is_dragged_and_stays_beside_the_answer(explore):
     """The shortest of the dragged bars is what the reader said."""
     x = explore(PAGE, "compression", asked=True)
     facts = Compression().facts
-    x.press("This is my guess")  # nothing was dragged: the answer is shown, as it is
+    x.press("This is my guess")  # nothing was dragged, so it is no guess
+    assert x.button("Just show me").is_visible()
+    x.press("Just show me")
     verdict = x.box.locator(".x-verdict")
     assert verdict.inner_text().startswith("The answer: “Local steps”")
     x.page.evaluate("localStorage.clear()")
