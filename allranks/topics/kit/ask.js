@@ -8,7 +8,8 @@ import { h } from "./elements.js";
 // every state. While a question is open, the class x-asking hides the summary and what a
 // drawing marks x-answer. Once it is answered, `apply` shows the state ask.show (a value, or
 // a function of the view), which is still what the question is about. If readers
-// guess in the drawing, ask.guess(view) returns the option that they mean, or -1. What of
+// guess in the drawing, ask.guess(view) returns the option that they mean, or -1, and
+// ask.mine(view) says what they guessed. What of
 // the state changes nothing about the question is named in ask.apart.
 // about(state): what a question depends on, as text.
 export function asking(name, ask, el, apply, about) {
@@ -16,7 +17,7 @@ export function asking(name, ask, el, apply, about) {
   const verdict = h("span.x-verdict", { role: "status", tabindex: -1 });
   const button = (words, press) => h("button", { type: "button", onclick: press }, words);
   const quote = (words) => `“${words.replace(/\.$/, "")}”`;
-  let asked = null, latest = null, face = "";
+  let asked = null, latest = null, face = "", veiled = false; // until an open question is answered
 
   function begin(view) {
     const of = (part) => (typeof part === "function" ? part(view) : part);
@@ -28,6 +29,8 @@ export function asking(name, ask, el, apply, about) {
 
   function choose(guess) {
     asked.guess = guess;
+    asked.mine = guess < 0 ? "" : ask.mine?.(latest) ?? "";
+    if (face === "left") apply({ ...asked.state });
     try {
       localStorage.setItem(key, `${guess} ${asked.question}`);
     } catch { /* no storage here: it is asked again next time */ }
@@ -42,36 +45,43 @@ export function asking(name, ask, el, apply, about) {
       : said ? `You said ${quote(said)}; it was ${quote(options[right])}. ` : `It was ${quote(options[right])}. `;
   }
 
+  const again = () => button("Ask me about this one", () => {
+    begin(latest);
+    veiled = true;
+    apply({});
+    box.querySelector("button").focus({ preventScroll: true });
+  });
+  const back = () => button("Back to the question", () => apply({ ...asked.state }));
+
   const faces = {
     open: () => [h("p", {}, h("b", {}, asked.question)), h("div.x-options", {},
       ask.guess ? button("This is my guess", () => choose(ask.guess(latest)))
         : asked.options.map((words, i) => button(words, () => choose(i))),
       button("Just show me", () => choose(-1)))],
     answered() {
-      const { guess, right, options, because } = asked, said = options[guess];
-      verdict.textContent = (guess === right ? "Yes. "
-        : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
+      const { guess, right, options, because, mine = "" } = asked, said = options[guess];
+      verdict.textContent = mine + (guess === right ? (mine ? `Yes, ${options[right].replace(/\.$/, "")}. ` : "Yes. ")
+        : `${said && !mine ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
       return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
     },
     // What the reader has earned stays, in a line.
     changed: () => [h("p.x-options.x-changed", {}, h("span", {}, earned(), "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
-      button("Ask me about this one", () => {
-        begin(latest);
-        el.classList.add("x-asking");
-        apply({});
-        box.querySelector("button").focus({ preventScroll: true });
-      }),
-      button("Back to the question", () => apply({ ...asked.state })))],
+      again(), back())],
+    // What has not been answered stays too, and says what it is about.
+    left: () => [h("p", {}, h("b", {}, asked.question), " You changed the figure; this is about how it was."),
+      h("div.x-options", {}, asked.options.map((words, i) => button(words, () => choose(i))), again(), back())],
   };
 
   function update(view) {
     latest = view;
     if (!asked) recall(view);
     const worth = about(view.state), same = worth === asked.worth || (asked.guess !== null && worth === asked.shown);
-    const now = !ask.always && !same ? "changed" : asked.guess === null ? "open" : "answered";
+    const open = asked.guess === null, moved = !ask.always && !same;
+    const now = !moved ? (open ? "open" : "answered") : open && !ask.guess ? "left" : "changed";
+    if (now === "left" && face === "open" && el.dataset.held) return later(); // not under a finger
+    el.classList.toggle("x-asking", now === "open" && veiled);
     if (now === face) return;
     if (face && now === "changed") hold(box.parentElement);
-    el.classList.toggle("x-asking", now === "open" && el.classList.contains("x-asking"));
     box.replaceChildren(...faces[face = now]());
   }
 
@@ -85,7 +95,19 @@ export function asking(name, ask, el, apply, about) {
     begin(view);
     const [guess, question = ""] = stored?.split(/ (.*)/s) ?? [];
     if (stored !== null && [asked.question, ""].includes(question)) asked.guess = Number(guess);
-    el.classList.toggle("x-asking", stored === null);
+    veiled = stored === null;
+  }
+
+  let waits = false;
+  function later() {
+    if (waits) return;
+    waits = true;
+    const free = () => {
+      for (const name of ["pointerup", "pointercancel"]) window.removeEventListener(name, free);
+      waits = false;
+      apply({}); // and with it the summary, which an open question hides
+    };
+    for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, free);
   }
   return { box, update };
 }
