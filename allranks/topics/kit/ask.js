@@ -32,7 +32,7 @@ export function asking(name, ask, el, apply, about) {
     asked.mine = guess < 0 ? "" : ask.mine?.(latest) ?? "";
     if (face === "left") apply({ ...asked.state });
     try {
-      localStorage.setItem(key, `${guess} ${asked.question}`);
+      localStorage.setItem(key, `${guess} ${asked.question}${asked.mine && `\n${asked.mine}`}`);
     } catch { /* no storage here: it is asked again next time */ }
     apply(asked.show); // which draws it again, also if nothing else changes
     verdict.focus({ preventScroll: true });
@@ -93,8 +93,8 @@ export function asking(name, ask, el, apply, about) {
       stored = localStorage.getItem(key);
     } catch { /* as above */ }
     begin(view);
-    const [guess, question = ""] = stored?.split(/ (.*)/s) ?? [];
-    if (stored !== null && [asked.question, ""].includes(question)) asked.guess = Number(guess);
+    const [guess, words = ""] = stored?.split(/ (.*)/s) ?? [], [question, mine] = words.split("\n");
+    if (stored !== null && [asked.question, ""].includes(question)) Object.assign(asked, { guess: Number(guess), mine });
     veiled = stored === null;
   }
 
