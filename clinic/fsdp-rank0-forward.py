@@ -14,13 +14,14 @@ there.
 Cause: every forward of a sharded model gathers its weights from all ranks. With DDP,
 rank 0 has a whole copy and may evaluate alone, but here it waits for ranks that are
 elsewhere. If they go on to train, their next gathers pair with rank 0's, and only a
-later collective does not fit, so the hang is not at the `if`.
+later collective does not fit, so the hang is not at the `if`: see
+{ref}`clinic-fsdp-rank0-eval`.
 
 Cure: all ranks run the forward, on a share of the data or on the same batch; rank 0
 alone prints. A rank that has no data needs a dummy batch.
 
 Next time: dump a stack of each rank, and look for one inside your validation while the
-others are in training or have finished. Above it is the `if` that the others did not
+others have finished or are elsewhere. Above it is the `if` that the others did not
 pass.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)

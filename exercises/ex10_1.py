@@ -15,7 +15,7 @@ that replicas of a weight stay equal. Don't change `x`. No number exceeds the la
 number of bfloat16.
 
 Hint 1: A bfloat16 is the upper half of a float32's 32 bits. Of the gap between two
-neighbours, what part do the lower 16 bits stand for?
+neighbors, what part do the lower 16 bits stand for?
 Hint 2: Add a random whole number from 0 to 65535 to the 32 bits, and then clear the
 lower 16. How often does a carry reach the upper half? And what becomes of NaN?
 Hint 3: `bits = x.view(torch.int32)`, `torch.randint(0, 1 << 16, x.shape,
@@ -25,7 +25,7 @@ generator=generator, dtype=torch.int32)`, `& -65536`, and `.view(torch.float32)`
 
 # %% solution
 def ex10_1(x, generator):
-    """Return x in bfloat16, each number rounded at random to one of its neighbours."""
+    """Return x in bfloat16, each number rounded at random to one of its neighbors."""
     noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
     bits = (x.view(torch.int32) + noise) & -65536  # clears the lower half
     return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
@@ -35,7 +35,7 @@ def ex10_1(x, generator):
 DRAWS = 4096
 EXACT = [0.0, -0.0, 1.0, -1.5, 256.0, 2.0**-130, float("inf"), -float("inf")]
 PATTERNS = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001]  # NaN, as bits
-BETWEEN = {  # by case: numbers, and the chance of the neighbour farther from zero
+BETWEEN = {  # by case: numbers, and the chance of the neighbor farther from zero
     "between two numbers": [(1 + 1/512, 0.25), (1 + 3/512, 0.75), (3 + 1/128, 0.5)],
     "very near one of them": [(1 + 1/8192, 1/64), (5 - 1/2048, 63/64)],
     "below zero": [(-1 - 1/512, 0.25), (-5 + 1/2048, 63/64)],
@@ -57,11 +57,11 @@ def drawn(answer, x, seed):
 
 
 def judge(got, value, chance):
-    """Is each number a neighbour of the value, and each as often as it should be?"""
+    """Is each number a neighbor of the value, and each as often as it should be?"""
     bits = torch.tensor(value).view(torch.int32) & -65536
     inner, outer = torch.stack([bits, bits + 65536]).view(torch.float32).tolist()
     if len(strange := got[(got != inner) & (got != outer)]):
-        raise Wrong(f"""{value:.8g} became {strange[0].item():.8g}; its neighbours are
+        raise Wrong(f"""{value:.8g} became {strange[0].item():.8g}; its neighbors are
             {inner:.8g} and {outer:.8g}.""")
     share = (got == outer).float().mean().item()
     if abs(share - chance) > 6 * (chance * (1 - chance) / DRAWS) ** 0.5:

@@ -158,7 +158,7 @@ def check(answer, case):
         memory.append((held(state, set()), 3 * -(-len(flat) // world_size), len(flat)))
     case("the last bits")
     if sum(apart) > 20:  # a sum in another order may be rounded to the other side
-        raise Wrong(f"""{sum(apart)} weights on rank {rank} are the neighbours of what
+        raise Wrong(f"""{sum(apart)} weights on rank {rank} are the neighbors of what
             they should be: round the copy to the nearest, when all is done.""")
     case("what the states hold")
     for has, most, num in memory:

@@ -7,9 +7,9 @@ A model has trained for some steps, and the gradients are still there. Return a 
 four numbers of bytes:
 
 - `"weights"`: the memory of the model's parameters,
-- `"buffers"`: that of its buffers, such as BatchNorm's running means,
-- `"gradients"`: that of the gradients that exist,
-- `"optimizer"`: that of all tensors which the optimizer remembers.
+- `"buffers"`: the memory of its buffers, such as BatchNorm's running means,
+- `"gradients"`: the memory of the gradients that exist,
+- `"optimizer"`: the memory of all tensors that the optimizer remembers.
 
 Count memory, not tensors. Two parameters may share their memory, which then counts
 once. And a tensor may be a part of a larger one: as long as it lives, all the memory of

@@ -21,7 +21,7 @@ list of the GPUs that will do, as integers from the column `index`, the best fir
 - A GPU will do if it has at least `need_mib` free, and no uncorrected ECC error. If its
   error count is `[N/A]`, its memory doesn't count errors, and it will do.
 - A GPU whose free memory is `[N/A]` or `[Unknown Error]` will not do.
-- The best GPU is the least utilised (`[N/A]` counts as 100 %). Among equals it is the
+- The best GPU is the least utilized (`[N/A]` counts as 100 %). Among equals it is the
   one with the most free memory, and then the one with the lowest index.
 
 Hint 1: Which is more as text, "980 MiB" or "12196 MiB"? And which column is free memory

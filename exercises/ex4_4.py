@@ -3,7 +3,7 @@
 Ranks: 1, 2, 4
 Minutes: 15
 
-Images are normalised with the mean and the standard deviation of *all* samples, but
+Images are normalized with the mean and the standard deviation of *all* samples, but
 each rank holds only some of them.
 
 `ex4_4(x)` is called on every rank with its own samples: on rank r, `x` has the shape
@@ -51,11 +51,11 @@ LOST = """ The samples are about 10,000 and lie 1 apart. Their squares, about
     Take the distances from the mean first, or sum in float64."""
 
 
-def shares(name, lengths, centre, spread):
+def shares(name, lengths, center, spread):
     """Return what each rank gets, the same list on all of them."""
     seed = dice(len(name))
     lengths = lengths[:world_size] if world_size > 1 else [sum(lengths)]
-    parts = [centre + spread * torch.randn(n, generator=seed) for n in lengths]
+    parts = [center + spread * torch.randn(n, generator=seed) for n in lengths]
     if name in ("ranks that differ", "uneven shares"):
         parts = [part + 2 * r for r, part in enumerate(parts)]
     return [part.long() if name == "integers" else part for part in parts]

@@ -10,7 +10,7 @@ same on every rank.
 
 - Each sample goes through the model on exactly one rank. With W ranks, a rank takes at
   most ⌈n / W⌉ samples, and at most `batch_size` at a time. n may be smaller than W.
-- The model has dropout and batch normalisation, so evaluate it in evaluation mode.
+- The model has dropout and batch normalization, so evaluate it in evaluation mode.
 - Afterwards, put each of its modules back into the mode that it came in. The modes need
   not agree: a model that trains may have frozen norms.
 

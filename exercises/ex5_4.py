@@ -4,7 +4,7 @@ Ranks: 1, 2, 4
 Minutes: 15
 
 DDP averages gradients, but not buffers, such as the running mean of a batch
-normalisation. Each rank updates its own buffers from its own batches, so they drift
+normalization. Each rank updates its own buffers from its own batches, so they drift
 apart. Before you evaluate or save, make them equal.
 
 `ex5_4(model)` is called on every rank. After the call, on every rank,
@@ -49,7 +49,7 @@ def shared():
 
 
 CASES = {
-    "batch normalisation":
+    "batch normalization":
         lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)),
     "no buffers": lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)),
     "a mask of booleans":

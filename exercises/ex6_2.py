@@ -66,9 +66,9 @@ def check(answer, case):
         untouched()
         if max(seen, default=0) > most:
             raise Wrong(f"{max(seen)} samples went through at once; {most} may.")
-        labelled = {i for i, label in enumerate(y.tolist()) if label != -100}
-        if lost := labelled - gone:
-            raise Wrong(f"""{len(lost)} of {len(labelled)} samples with a label never
+        labeled = {i for i, label in enumerate(y.tolist()) if label != -100}
+        if lost := labeled - gone:
+            raise Wrong(f"""{len(lost)} of {len(labeled)} samples with a label never
                 went through the model: {sorted(lost)}.""")
         lacks = "there are no gradients after the call: it lacks backward()."
         got = grads(model, lacks)

@@ -16,7 +16,7 @@ After the call, each stage must have the gradients of one loss: the mean of
 sizes. Return this loss as a float on the last rank, and None on the others.
 
 Take care with `dist.send`. Under 1F1B, a rank sends an activation down while its
-neighbour sends a gradient up. With `dist.send`, each of the two would wait for the
+neighbor sends a gradient up. With `dist.send`, each of the two would wait for the
 other forever.
 
 Hint 1: What must be kept from a forward pass until its backward? With what does a

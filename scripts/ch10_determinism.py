@@ -47,7 +47,7 @@ def train(args, device, lanes: int, add=None) -> torch.Tensor:
     draw = torch.Generator().manual_seed(args.seed)
     for step in range(args.steps):
         batch = torch.randint(len(x), (args.batch_size,), generator=draw)
-        mine = batch.chunk(world_size)[rank]  # neighbours, as in a tree
+        mine = batch.chunk(world_size)[rank]  # neighbors, as in a tree
         total = in_pairs(lane_gradients(net, x[mine], y[mine], lanes))  # (n,)
         if add:
             add(total)  # all_reduce, or halving: the tree goes on over ranks

@@ -16,7 +16,7 @@ WAYS = "fp32", "bf16", "bf16 + master", "bf16 + Kahan", "bf16, stochastic"
 
 
 def at_random(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    """Round float32 to a bf16 neighbour, the nearer one more often.
+    """Round float32 to a bf16 neighbor, the nearer one more often.
 
     A bf16 number is the upper half of a float32; the lower says how far x is
     on its way to the next. Add a lower half at random, and it carries into

@@ -20,7 +20,7 @@ def in_turn(terms: torch.Tensor) -> torch.Tensor:
 
 
 def in_pairs(terms: torch.Tensor) -> torch.Tensor:
-    """Add neighbours, then the sums of neighbours, as a tree does."""
+    """Add neighbors, then the sums of neighbors, as a tree does."""
     while len(terms) > 1:
         odd = terms[len(terms) // 2 * 2 :]
         terms = torch.cat([terms[:-1:2] + terms[1::2], odd])

@@ -122,7 +122,7 @@ def compare(args, ways: dict) -> None:
             net.head.bias.grad.sum().item()  # waits for a GPU
         times[way].append(clock() - start)
         grads[way] = [p.grad for p in net.parameters()]
-    job.put("MB                     kept   wanted     peak     time   wanted")
+    job.put("MB                     kept  formula     peak     time  formula")
     for way, (_, *numbers) in ways.items():
         kept, ratio = forecast(args, *numbers)
         loss, peak = found[way]["loss"], found[way]["peak"]["Total"]

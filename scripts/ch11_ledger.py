@@ -107,7 +107,7 @@ def main(args) -> None:
     job.put(f"the peak is at: {moment}, {row['sum']:,} bytes, {share}")
     most = {k: max(r[k] for _, r in ledger.rows) for k in row}
     gaps = [most[k] - v for k, v in predict(args).items() if k in most]
-    job.put(f"largest difference from the pencil: {max(gaps, key=abs)} bytes")
+    job.put(f"largest difference from the formula: {max(gaps, key=abs)} bytes")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class ChunkedLoss(torch.autograd.Function):
     """Take the mean cross entropy of a linear layer, chunk by chunk.
 
     Forward knows the gradient of a chunk's logits: probabilities, less one at
-    the right word. It makes of it those of x and of the layer, and drops it.
+    the right word. It gives the gradients of x and of the layer, then it goes.
     """
 
     @staticmethod
@@ -100,7 +100,7 @@ def main(args) -> None:
     """Compare the ways: bytes, time and gradients."""
     torch.set_num_threads(1)  # times compare better
     first, wanted = None, forecast(args)
-    job.put("MB         kept   wanted     peak     time  largest gap")
+    job.put("MB         kept  formula     peak     time  largest gap")
     for way, kept in zip((plain, ours, torchs), wanted, strict=True):
         net, optimizer, x, y = make(args)
         clock = time.process_time if x.is_cpu else time.perf_counter

@@ -1,4 +1,4 @@
-"""Chapter 11 - Where memory goes: a step in bytes, by pencil and by torch.
+"""Chapter 11 - Where memory goes: a step in bytes, by formula and by torch.
 
 Run it (no GPU needed):
     python scripts/ch11_memory.py
@@ -18,7 +18,7 @@ HEADS = 4
 
 
 def predict(args) -> dict[str, int]:
-    """Return the bytes of each kind, as one finds them with a pencil."""
+    """Return the bytes of each kind, by formula."""
     dim, layers, words = args.width, args.layers, args.words
     tokens = args.batch_size * args.tokens  # of the whole batch
     numbers = (2 * words + args.tokens + 2) * dim + words  # outside blocks
@@ -100,7 +100,7 @@ def parse_args(argv: list[str] | None = None, doc=__doc__, **numbers):
 
 
 def main(args) -> None:
-    """Compare the pencil with torch, at the second step."""
+    """Compare the formula with torch, at the second step."""
     net, optimizer, x, y = make(args)
     step(net, optimizer, x, y, lambda _: None)  # now Adam has its state
     found, wanted = track(net, optimizer, x, y), predict(args)
@@ -108,7 +108,7 @@ def main(args) -> None:
     counted = [loss["Parameter"], found["step"]["Gradient"]]
     counted += [loss["Optstate"], loss["Activation"] + loss["Other"]]  # x, y
     counted += [peak["Total"]]  # the loss itself is 4 bytes, which it counts
-    job.put(f"{'bytes':12}{'pencil':>13}{'torch':>13}{'difference':>13}")
+    job.put(f"{'bytes':12}{'formula':>13}{'torch':>13}{'difference':>13}")
     for (kind, size), torchs in zip(wanted.items(), counted, strict=True):
         job.put(f"{kind:12}{size:>13,}{torchs:>13,}{torchs - size:>+13,}")
     total = peak.pop("Total")

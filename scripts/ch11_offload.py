@@ -94,13 +94,14 @@ def main(args) -> None:
     job.put("all gradients are equal, bit for bit")
     job.put(f"activations on {x.device}: {kept:,} bytes")
     job.put(f"sent to the CPU's memory: {ours.bytes:,} bytes by us")
-    job.put(f"sent by torch: {sum(sent):,}, weights and twice kept ones too")
+    job.put(f"sent by torch: {sum(sent):,}, also weights, and some twice")
     for name, rate in LINKS.items():
         # A layer's forward hides it if 32 width / rate <= 24 width^2 / FLOPS:
         # per token 16 numbers of 2 bytes, and 24 operations, per width.
         width = 32 / 24 * FLOPS / rate
         there = f"{ours.bytes / rate * 1e6:.0f} us each way"
-        job.put(f"{name}: {there}, hidden from a width of {width:,.0f} on")
+        least = f"hidden if the width is at least {width:,.0f}"
+        job.put(f"{name}: {there}, {least}")
 
 
 if __name__ == "__main__":

@@ -101,24 +101,24 @@ def main(args) -> None:
     """Answer by number: megabytes at one rank's peak, or how many more."""
     base = ask(args)
     num, wide = args.layers, torch.float32
-    job.put(f" 1 this configuration: {base['Total'] / 1e6:.1f} MB")
+    job.put(f" 1 peak of one GPU: {base['Total'] / 1e6:.1f} MB")
 
     def row(number: int, text: str, **changes) -> None:
         more = ask(args, **changes)["Total"] - base["Total"]
         job.put(f"{number:2} {text}: {more / 1e6:+.1f} MB")
 
-    row(2, "all blocks in one unit", group=num)
-    job.put(f" 3 samples, {most(args, 'batch_size')}")
-    job.put(f" 4 tokens per sample, {most(args, 'tokens')}")
-    row(5, "twice as many ranks", ranks=2 * args.ranks)
-    job.put(f" 6 Adam's state elsewhere: {base['OptState'] / -1e6:+.1f} MB")
-    row(7, "checkpoint each block", keep=["nothing"] * num)
-    row(8, "keep attention's outputs", keep=["attention"] * num)
-    row(8, "keep products, too", keep=["products"] * num)
-    half = ["nothing"] * (num // 2)
-    row(9, "checkpoint the first half of the blocks", keep=half)
-    row(10, "reduce gradients in float32", reduce=wide)
-    row(11, "compute in float32", param=wide, reduce=wide)
+    job.put(f" 2 samples, {most(args, 'batch_size')}")
+    job.put(f" 3 tokens per sample, {most(args, 'tokens')}")
+    row(4, "checkpoint each block", keep=["nothing"] * num)
+    row(5, "keep attention's outputs", keep=["attention"] * num)
+    row(5, "keep products, too", keep=["products"] * num)
+    row(6, "checkpoint half of the blocks", keep=["nothing"] * (num // 2))
+    row(7, "compute in float32", param=wide, reduce=wide)
+    job.put("sharding, the subject of chapter 12:")
+    row(8, "all blocks in one unit", group=num)
+    row(9, "twice as many ranks", ranks=2 * args.ranks)
+    job.put(f"10 Adam's state on the CPU: {base['OptState'] / -1e6:+.1f} MB")
+    row(11, "reduce gradients in float32", reduce=wide)
     row(12, "HSDP, 2 replicas", replicas=2)
     row(13, "reshard over 2 ranks", reshard=2)
     row(14, "don't reshard after forward", reshard=False)

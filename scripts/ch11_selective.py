@@ -21,10 +21,10 @@ def to_the_end(module, x) -> torch.Tensor:
         return torchs.checkpoint(module, x, use_reentrant=False)
 
 
-def dear(_, op, *args, **kwargs) -> bool:
+def worth_keeping(_, op, *args, **kwargs) -> bool:
     """Tell what to keep: attention, and products wider than their input.
 
-    Redone are mix, the norms, sums, dropout and gelu.
+    The rest is redone: mix, the norms, sums, dropout and gelu.
     """
     if op is torch.ops.aten.addmm.default:
         return args[2].shape[1] > args[2].shape[0]  # bias, x, (in, out)
@@ -32,8 +32,8 @@ def dear(_, op, *args, **kwargs) -> bool:
 
 
 theirs = partial(torchs.checkpoint, use_reentrant=False)
-contexts = partial(torchs.create_selective_checkpoint_contexts, dear)
-selective = partial(theirs, context_fn=contexts)
+contexts = torchs.create_selective_checkpoint_contexts
+selective = partial(theirs, context_fn=partial(contexts, worth_keeping))
 
 
 def by_torch(args) -> dict:

@@ -1,4 +1,4 @@
-"""Chapter 12 - Sharding: FSDP2 with nets that are no plain stack of layers.
+"""Chapter 12 - Sharding: FSDP2 with nets that need care.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch12_cases.py
@@ -18,11 +18,11 @@ from ch12_fsdp import whole
 from ch12_replicas import off
 from meter import Meter
 
-DIM, WORDS = 9, 7  # sizes that no number of ranks divides
+DIM, WORDS = 9, 7  # odd sizes: two ranks can't divide them evenly
 
 
 class Lora(nn.Module):
-    """A large layer, and two small ones that train beside it."""
+    """A large layer, `base`, and a small pair beside it: LoRA."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class Lora(nn.Module):
         self.up, self.scale = nn.Linear(2, DIM), nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor, lean: bool) -> torch.Tensor:
-        """Map (B, DIM) to the same; if lean, without the two small layers."""
+        """Map (B, DIM) to the same shape; if lean, skip the small pair."""
         y = self.base(x).tanh()
         return x + self.scale * (y if lean else y + self.up(self.down(x)))
 
 
 class Net(nn.Module):
-    """Words, two layers, and a head that may have the words' weights."""
+    """An embedding, two layers, and a head that may be tied to it."""
 
     def __init__(self, tied: bool, frozen: bool) -> None:
         super().__init__()
@@ -56,16 +56,16 @@ class Net(nn.Module):
 
 
 def shard(net: Net, case: str) -> None:
-    """Let FSDP2 shard the net, as a case says."""
+    """Shard the net with FSDP2, in the way that the case names."""
     scales = [layer.scale for layer in net.layers]
     ignored = {*scales} if "ignored" in case else None
-    ends = [net.words, net.head]  # in a unit, or in one each
+    ends = [net.words, net.head]  # in one unit, or each in its own
     for modules in [*net.layers, *(ends if "two units" in case else [ends])]:
         fully_shard(modules, ignored_params=ignored)
     fully_shard(net, ignored_params=ignored)
-    if "unused" in case:  # a rank sends zeros for what it has not used
+    if "unused" in case:  # a rank sends zeros for what it didn't use
         net.set_reduce_scatter_unused_params(True)
-    for p in scales if "averaged" in case else ():  # as FSDP2 does not
+    for p in scales if "averaged" in case else ():  # FSDP2 doesn't
         p.register_post_accumulate_grad_hook(
             lambda p: dist.all_reduce(p.grad, dist.ReduceOp.AVG)
         )
@@ -87,7 +87,7 @@ def train(net: Net, steps: torch.Tensor, leans: list[bool]) -> Meter:
 
 
 def compare(case: str, args, rank: int, world_size: int, device) -> tuple:
-    """Train; return how far a case is off, and the bytes that it sends."""
+    """Train; return how far off the weights are, and the bytes sent."""
     dice = torch.Generator().manual_seed(args.seed)
     steps = torch.randint(WORDS, (args.steps, world_size, 8), generator=dice)
     torch.manual_seed(args.seed)

@@ -7,12 +7,12 @@ Run it (no GPU needed):
 import job  # first, since importing torch takes seconds
 
 import warnings
+from collections import Counter
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -23,26 +23,29 @@ from tasks import GPT, loss_on, read_text
 
 def make(args, dtype, device, meta=False, units=True, ahead=False, **how):
     """Return a GPT of which each rank has a part, as the options say."""
-    torch.manual_seed(args.seed + dist.get_rank())
+    rank = dist.get_rank()
+    if "mesh" in how:  # HSDP's replicas must draw the same
+        rank = how["mesh"].get_local_rank("shards")
+    torch.manual_seed(args.seed + rank)
     with torch.device("meta") if meta else device:
         net = GPT(layers=args.layers).to(dtype)
     for p in net.parameters() if not meta else ():
-        dist.broadcast(p.detach(), 0)  # FSDP2 does not: it cuts what is there
+        dist.broadcast(p.detach(), 0)  # FSDP2 doesn't: it cuts what is there
     for modules in layers(net) if units else ():
         fully_shard(modules, **how)
-    fully_shard(net, **how)  # has what is in no unit, and ends a backward
-    if meta:  # so far there are only shapes; no rank ever has it all
+    fully_shard(net, **how)  # takes what is in no unit yet
+    if meta:  # so far, only shapes: no rank ever holds the whole net
         net.to_empty(device=device)
         for module in net.modules():
             if hasattr(module, "reset_parameters"):
-                module.reset_parameters()  # with other numbers on each rank
+                module.reset_parameters()  # different numbers on each rank
     for block, following in pairwise(net.blocks) if ahead else ():
         block.set_modules_to_forward_prefetch([following])
     return net
 
 
 def whole(named) -> dict[str, torch.Tensor]:
-    """Return each tensor as a whole, though this rank may have a part."""
+    """Return whole tensors; gather those of which a rank has a part."""
     own = {name: t.detach().clone() for name, t in named}
     parts = {n: t for n, t in own.items() if isinstance(t, DTensor)}
     return own | {name: t.full_tensor() for name, t in parts.items()}
@@ -56,9 +59,9 @@ def train(net: nn.Module, steps: torch.Tensor, device, parts=1) -> tuple:
     optimizer, text = torch.optim.AdamW(net.parameters()), read_text()[0]
     meter = Meter(net, optimizer, net.blocks)
     for starts in steps:
-        meter.sent, meter.events = 0.0, []
+        meter.rings, meter.events = Counter(), []
         for left, some in enumerate(starts.chunk(parts), 1 - parts):
-            if parts > 1:  # gradients are sent with those of the last part
+            if parts > 1:  # send gradients in the last part only
                 net.set_requires_gradient_sync(left == 0)
             with meter:
                 (loss_on(net, text, some, device) / parts).backward()
@@ -99,10 +102,6 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
     options |= {"2 batches": {"parts": 2}, "meta": {"meta": True}}
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     options["bf16"] = {"mp_policy": policy}
-    if world_size % 2 == 0:  # two replicas, each of which is sharded
-        shape, names = (2, world_size // 2), ("replicas", "shards")
-        mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-        options["HSDP"] = {"mesh": mesh}
     if rank == 0:
         job.say("bytes per parameter; weights, gradients off; then what runs:")
     place = rank, world_size, device

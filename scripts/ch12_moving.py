@@ -13,40 +13,34 @@ from functools import partial
 import torch
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed.checkpoint import state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ch12_fsdp import whole
 from ch12_replicas import off
 from meter import Meter
 
-DIM, NORM = 12, 0.1  # of a layer; gradients are clipped to this norm
+DIM, NORM = 12, 0.1  # a layer's width; gradients are clipped to this norm
 sgd, clip = partial(torch.optim.SGD, lr=0.5), nn.utils.clip_grad_norm_
 
 
 def alone(net: nn.Module, device) -> tuple:
-    """Return the net, an optimizer, a way to clip, and one not to send."""
+    """Return the net, an optimizer, a clip function, and a no_sync."""
     return net, sgd(net.parameters()), clip, nullcontext
 
 
 def ddp(net: nn.Module, device, make=sgd) -> tuple:
-    """Wrap the net with DDP."""
+    """Wrap the net with DDP, and make an optimizer."""
     ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-6)
     return ddp, make(ddp.parameters()), clip, ddp.no_sync
-
-
-def redundancy(net: nn.Module, device) -> tuple:
-    """Wrap the net with DDP, and share out the optimizer."""
-    kind = {"optimizer_class": torch.optim.SGD, "lr": 0.5}
-    return ddp(net, device, partial(ZeroRedundancyOptimizer, **kind))
 
 
 def old(net: nn.Module, device, strategy: str, **how) -> tuple:
     """Wrap the net and its layers with FSDP1."""
     how["sharding_strategy"] = fsdp.ShardingStrategy[strategy]
     how["auto_wrap_policy"] = ModuleWrapPolicy({nn.Linear})  # else one unit
-    how["device_id"] = device  # else it refuses a CPU
+    how["device_id"] = device  # else FSDP1 refuses a CPU
     how["use_orig_params"] = True  # else each unit has one flat parameter
     net = fsdp.FullyShardedDataParallel(net, **how)
     own = lambda _, norm: net.clip_grad_norm_(norm)  # noqa: E731
@@ -88,25 +82,23 @@ def train(make, num, args, rank: int, world_size: int, device) -> tuple:
 
 
 def weights(net: nn.Module) -> dict[str, torch.Tensor]:
-    """Return whole weights, by the names that they have without a wrapper."""
-    wrapped = isinstance(net, fsdp.FullyShardedDataParallel)
-    with net.summon_full_params(net) if wrapped else nullcontext():
-        named = whole(net.named_parameters())
-    for prefix in "_fsdp_wrapped_module.", "module.":
-        named = {n.replace(prefix, ""): t for n, t in named.items()}
-    return named
+    """Return whole weights, under the names of the unwrapped net."""
+    how = state_dict.StateDictOptions(full_state_dict=True)
+    return state_dict.get_model_state_dict(net, options=how)
 
 
 def rows(world_size: int, device) -> dict:
-    """Return an old way, FSDP2's, and the parts of a step, by a name."""
+    """Return by name: the old way, FSDP2's, and the parts of a step."""
     full, grads, none = (
         partial(old, strategy=name)
         for name in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
     )
     kept = partial(new, reshard_after_forward=False)
+    how = {"optimizer_class": torch.optim.SGD, "lr": 0.5}
+    shared = partial(ddp, make=partial(ZeroRedundancyOptimizer, **how))
     found = {"NO_SHARD": (none, ddp, 1), "FULL_SHARD": (full, new, 1)}
     found["SHARD_GRAD_OP"] = grads, kept, 1
-    found["ZeroRedundancyOptimizer"] = redundancy, kept, 1
+    found["ZeroRedundancyOptimizer"] = shared, kept, 1
     if world_size >= 4 and world_size % 2 == 0:
         shape, names = (2, world_size // 2), ("replicas", "shards")
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)

@@ -20,9 +20,9 @@ from tasks import GPT, loss_on, read_text
 
 
 def orthogonal(x: torch.Tensor) -> torch.Tensor:
-    """Return matrices (K, m, n) with the same directions, all about as long.
+    """Return the nearest orthogonal matrices to x (K, m, n), roughly.
 
-    Five steps of Newton-Schulz bring each singular value to 0.7 to 1.2.
+    Five steps of Newton-Schulz put each singular value between 0.7 and 1.2.
     """
     wide = x.shape[-2] <= x.shape[-1]
     x = x if wide else x.mT
@@ -34,7 +34,7 @@ def orthogonal(x: torch.Tensor) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Turn momentum into an orthogonal matrix, and step along it."""
+    """Replace momentum with an orthogonal matrix, and step along it."""
 
     def __init__(self, params: list, lr=0.02, momentum=0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})
@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
             self.update(p, p[None], p.grad[None])
 
     def update(self, key, weights: torch.Tensor, grads: torch.Tensor) -> None:
-        """Update weights (K, m, n), whose momentum is kept with a key."""
+        """Update weights (K, m, n); their momentum is stored under a key."""
         how, state = self.param_groups[0], self.state[key]
         if not state:
             state["momentum"] = torch.zeros_like(grads)
@@ -57,7 +57,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Dealt(Muon):
-    """Deal the matrices out: each rank updates some of them, as a whole."""
+    """Deal the matrices out: each rank updates some whole matrices."""
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -80,17 +80,17 @@ class Dealt(Muon):
 
 
 class Cut(Muon):
-    """Update the rows that FSDP2 leaves here, as if they were a matrix."""
+    """Update this rank's rows as if they were the whole matrix: wrong."""
 
     def update(self, key, weights, grads) -> None:
-        """Take this rank's parts: nothing says that they are none."""
+        """Pass on this rank's rows; no error says that rows are missing."""
         super().update(key, weights.to_local(), grads.to_local())
 
 
 def train(make, args, steps: int, rank: int, world_size: int, device):
     """Train a GPT; return its weights, and a Meter of the last Muon step.
 
-    Muon itself stands for one process, which sees all windows.
+    Muon itself plays one process, which sees all windows.
     """
     torch.manual_seed(args.seed)
     net, text = GPT(layers=args.layers).double().to(device), read_text()[0]
@@ -115,7 +115,7 @@ def train(make, args, steps: int, rank: int, world_size: int, device):
 
 
 def length(ours: dict, theirs: dict, names: list[str]) -> float:
-    """Return how far tensors are from others, all together."""
+    """Return the distance between two sets of tensors."""
     return sum((ours[n] - theirs[n]).square().sum() for n in names) ** 0.5
 
 
@@ -134,8 +134,8 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
     for label, make in {"dealt out": Dealt, "cut": Cut}.items():
         ours, meter = train(make, args, args.steps, *place)
         moved, path = (length(w, zero, names) for w in (ours, one))
-        gap = f"{off(ours, one):.0e} off: steps {moved / path:.2f} as long"
-        gap += f", {length(ours, one, names) / path:.0%} off course"
+        gap = f"{off(ours, one):.0e} off: steps {moved / path:.2f} times"
+        gap += f" as long, {length(ours, one, names) / path:.0%} off course"
         held = f"momentum {meter.held['states'] / size:.2f}"
         held += f", sent {meter.sent / args.steps / size:.2f} bytes per number"
         if rank == 0:

@@ -21,10 +21,10 @@ from tasks import GPT, loss_on, read_text
 
 
 class InTurn(Zero3):
-    """Gather a unit when it is needed, and note when that was.
+    """Gather a unit when it is needed, and record when that was.
 
     messages  [number of the unit, when its gather began, when it was done]
-    waits     (from, to), in seconds: the rank had nothing to compute
+    waits     (from, to), in seconds, when the rank had nothing to compute
     """
 
     ahead = False
@@ -34,12 +34,12 @@ class InTurn(Zero3):
         super().__init__(net, units, make_optimizer)
 
     def begin(self, unit: Unit, module: nn.Module, args: tuple) -> None:
-        """Note that the unit after this one is the next to compute."""
+        """Remember that forward will need the unit after this one."""
         self.way = 1
         super().begin(unit, module, args)
 
     def end(self, unit: Unit, module: nn.Module, args: tuple, y) -> None:
-        """Note that it is the unit before this one, once backward comes."""
+        """Remember that backward will need the unit before this one."""
         if y.requires_grad:
             y.register_hook(lambda _: setattr(self, "way", -1))
         super().end(unit, module, args, y)
@@ -64,10 +64,10 @@ class InTurn(Zero3):
         self.waits.append((since, time.monotonic()))
         coming = dict(pairwise(self.units[:: self.way])).get(unit)
         if self.ahead and coming and not num_bytes([coming.full]):
-            self.start(coming)  # it is not there yet
+            self.start(coming)  # it isn't whole yet
 
     def share(self) -> None:
-        """Let go what was gathered and not used: its weights are old now."""
+        """Free what was gathered but not used: the weights have changed."""
         for unit in [*self.works]:
             self.works.pop(unit).wait()
             self.release(unit)
@@ -83,7 +83,7 @@ class Ahead(InTurn):
 def record(make, args, rank: int, world_size: int, device) -> tuple:
     """Train; return (start, forward's end, end), gathers, waits of a step.
 
-    Of five steps it is the one that took least, as others may use the machine.
+    Of five steps, take the fastest: other programs slow down the rest.
     """
     torch.manual_seed(args.seed)
     net, text = GPT(args.width, args.layers).to(device), read_text()[0]
@@ -104,7 +104,7 @@ def record(make, args, rank: int, world_size: int, device) -> tuple:
 
 
 def report(name: str, times, messages, waits) -> None:
-    """Say when the messages of a step came and went, in ms."""
+    """Print when each gather of a step began and ended, in ms."""
     zero, middle, end = times
     waited = sum(to - since for since, to in waits)
     numbers = [middle - zero, end - zero, waited]

@@ -41,7 +41,7 @@ class Replicas(Alone):
 
     def __init__(self, net: nn.Module, units: list, make_optimizer) -> None:
         super().__init__(net, units, make_optimizer)
-        how = {"gradient_as_bucket_view": True}  # else each is there twice
+        how = {"gradient_as_bucket_view": True}  # else two copies
         self.model = nn.parallel.DistributedDataParallel(net, **how)
 
 
@@ -54,9 +54,9 @@ def layers(net: nn.Module) -> list[list[nn.Module]]:
 def train(make, args, dtype, rank: int, world_size: int, device) -> tuple:
     """Train a GPT; return weights, last gradients, and a Meter of a step."""
     share = slice(2 * rank, 2 * rank + 2)  # of the windows of a step
-    if make.stage is None:  # it sees them all
+    if make.stage is None:  # one process sees all windows
         rank, share = 0, slice(None)
-    torch.manual_seed(args.seed + rank)  # other weights, until they are sent
+    torch.manual_seed(args.seed + rank)  # unequal weights, at first
     net, text = GPT(layers=args.layers).to(device, dtype), read_text()[0]
     way = make(net, layers(net), torch.optim.AdamW)
     dice, grads = torch.Generator().manual_seed(args.seed), {}

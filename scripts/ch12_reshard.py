@@ -1,4 +1,4 @@
-"""Chapter 12 - Sharding: save with W ranks, and go on with any other number.
+"""Chapter 12 - Sharding: save with W ranks, and resume on any other number.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 4 scripts/ch12_reshard.py
@@ -22,9 +22,9 @@ from tasks import GPT, loss_on, read_text
 
 
 class Run:
-    """A training, and all that its next step depends on.
+    """A training run, and all that its next step depends on.
 
-    mesh: the ranks that share it; without one, this process has it all.
+    mesh: the ranks that share the model; None if one process has it all.
     """
 
     def __init__(self, args, device, mesh: DeviceMesh | None = None) -> None:
@@ -36,12 +36,12 @@ class Run:
         self.dice = torch.Generator().manual_seed(args.seed)
 
     def train(self, steps: int) -> None:
-        """Take steps, each on 12 windows of a text, whoever shares them."""
+        """Take steps, each on 12 windows, which the ranks divide up."""
         mesh, text = self.mesh, read_text()[0]
         rank, size = (mesh.get_local_rank(), mesh.size()) if mesh else (0, 1)
         for _ in range(steps):
             starts = torch.randint(len(text) - 64, (12,), generator=self.dice)
-            mine = starts.tensor_split(size)[rank]  # 5 ranks: 3, 3, 2, 2, 2
+            mine = starts.tensor_split(size)[rank]  # on 5 ranks: 3, 3, 2, 2, 2
             share = len(mine) * size / len(starts)  # FSDP2 divides by size
             loss = loss_on(self.net, text, mine, self.device)
             (loss * share).backward()
@@ -50,7 +50,7 @@ class Run:
             self.step += 1
 
     def state(self) -> dict:
-        """Return everything; of what is sharded, this rank's part."""
+        """Return all that a checkpoint needs; of sharded tensors, a part."""
         model, optim = state_dict.get_state_dict(self.net, self.optimizer)
         state = {"step": self.step, "dice": self.dice.get_state()}
         return state | {"model_state_dict": model, "optim_state_dict": optim}
@@ -61,7 +61,7 @@ class Run:
         dcp.save(self.state(), checkpoint_id=folder, process_group=group)
 
     def load(self, folder: str) -> None:
-        """Read this rank's part, out of the files of whoever wrote them."""
+        """Read this rank's part, whichever ranks wrote the files."""
         state, group = self.state(), self.mesh.get_group()
         dcp.load(state, checkpoint_id=folder, process_group=group)
         self.step, dice = state.pop("step"), state.pop("dice")
@@ -69,7 +69,7 @@ class Run:
         state_dict.set_state_dict(self.net, self.optimizer, **state)
 
     def whole(self) -> dict[str, torch.Tensor]:
-        """Return weights and moments as one process has them, on rank 0."""
+        """Return whole weights and moments on rank 0; others get nothing."""
         how = "full_state_dict", "cpu_offload", "flatten_optimizer_state_dict"
         how = state_dict.StateDictOptions(**dict.fromkeys(how, True))
         both = state_dict.get_state_dict(self.net, self.optimizer, options=how)
@@ -98,7 +98,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
         job.refuse(f"{world_size} ranks share 12 windows: start 12 at most")
     sizes = [*range(world_size, 0, -1), world_size]
     for leg, size in enumerate(sizes):
-        torch.manual_seed(args.seed + leg)  # not the weights that were saved
+        torch.manual_seed(args.seed + leg)  # not the saved weights
         mesh = DeviceMesh(device.type, [*range(size)])
         if rank < size:
             run = Run(args, device, mesh)
@@ -106,7 +106,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
                 run.load(f"{args.folder}/{leg - 1}")
             run.train(args.steps)
             run.save(f"{args.folder}/{leg}")
-        dist.barrier()  # nobody reads what is not yet written
+        dist.barrier()  # all files are written before anybody reads
         if rank == 0:
             files = os.listdir(f"{args.folder}/{leg}")
             job.say(f"{size} ranks: step {run.step}, {len(files)} files")
@@ -119,7 +119,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
     same = torch.equal(run.dice.get_state(), alone.dice.get_state())
     gap = f"{len(ours)} tensors {off(ours, theirs):.0e} off"
     job.say(f"one process: {gap}; same windows next: {same}")
-    plain = GPT(layers=args.layers).double()  # knows nothing of shards
+    plain = GPT(layers=args.layers).double()  # was never sharded
     path, names = f"{args.folder}/plain.safetensors", plain.state_dict()
     save_file({name: ours[name] for name in names}, path)
     plain.load_state_dict(load_file(path))

@@ -15,7 +15,7 @@ from ch12_zero1 import Unit, Zero1
 
 
 class Zero2(Zero1):
-    """Share out the gradients: a unit's leave when the last is there."""
+    """Send a unit's gradients as soon as its last one is ready."""
 
     stage = 2
 
@@ -27,14 +27,14 @@ class Zero2(Zero1):
                 p.register_post_accumulate_grad_hook(partial(self.ready, unit))
 
     def ready(self, unit: Unit, param: nn.Parameter) -> None:
-        """Send a unit's gradients with the last of them."""
+        """Reduce the unit if this was its last missing gradient."""
         self.missing[unit].remove(param)
         if not self.missing[unit]:
             self.missing[unit] = {*unit.params.values()}
             unit.reduce()
 
     def average(self) -> None:
-        """Leave it to backward, but see that all units were complete."""
+        """Check that each gradient came; backward has reduced them."""
         for unit in self.units:
             late = self.missing[unit]
             if unit.shard.grad is None or len(late) < len(unit.params):
@@ -42,7 +42,7 @@ class Zero2(Zero1):
 
 
 class Zero3(Zero2):
-    """Share out the weights: a unit has them only while it computes."""
+    """Keep a unit's whole weights only while the unit computes."""
 
     stage = 3
 
@@ -58,17 +58,17 @@ class Zero3(Zero2):
     def begin(self, unit: Unit, module: nn.Module, args: tuple) -> None:
         """Gather a unit's weights before it computes."""
         self.gather(unit)
-        if unit in self.frozen and args[0].requires_grad:  # until it has one
-            args[0].register_hook(lambda _: self.release(unit))
+        if unit in self.frozen and args[0].requires_grad:
+            args[0].register_hook(lambda _: self.release(unit))  # in backward
 
     def end(self, unit: Unit, module: nn.Module, args: tuple, y) -> None:
-        """Let a unit's weights go until backward comes to its output."""
+        """Free a unit's weights until backward reaches its output."""
         self.release(unit)
         if y.requires_grad:
             y.register_hook(lambda _: self.gather(unit))
 
     def gather(self, unit: Unit) -> None:
-        """Let a unit have its weights."""
+        """Allocate the whole weights again, and fill them."""
         unit.full.untyped_storage().resize_(unit.full.nbytes)
         unit.gather()
 
@@ -77,13 +77,13 @@ class Zero3(Zero2):
         unit.full.untyped_storage().resize_(0)
 
     def ready(self, unit: Unit, param: nn.Parameter) -> None:
-        """Send gradients, and let the weights go, with the last of them."""
+        """After a unit's last gradient, reduce, and free the weights."""
         super().ready(unit, param)
         if len(self.missing[unit]) == len(unit.params):
             self.release(unit)
 
     def share(self) -> None:
-        """Leave it to forward; what was frozen and first is still there."""
+        """Free frozen units that are still whole; forward gathers."""
         for unit in self.frozen:
             self.release(unit)
 

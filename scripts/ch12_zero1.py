@@ -33,7 +33,7 @@ class Unit:
             params[name].data = part
 
     def flat(self, tensors) -> torch.Tensor:
-        """Return all numbers one after the other, and the padding."""
+        """Return all numbers in one row, and the padding."""
         return torch.cat([*(t.detach().flatten() for t in tensors), self.pad])
 
     def parts(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -43,28 +43,28 @@ class Unit:
         return {name: part.view(p.shape) for (name, p), part in pairs}
 
     def check(self, names) -> None:
-        """Raise if there are names of parameters without a gradient."""
+        """Raise an error if any parameter has no gradient."""
         for name in names:
             raise RuntimeError(f"{name} has no gradient: all need one here")
 
     def reduce(self) -> None:
-        """Give each rank the mean of its part of the gradients; free them."""
+        """Give each rank its part of the mean gradients; free the rest."""
         flat = self.flat(p.grad for p in self.params.values())  # (W * n,)
         for p in self.params.values():
             p.grad = None
         mean = torch.empty_like(self.shard.detach())  # (n,)
         dist.reduce_scatter_single(mean, flat, dist.ReduceOp.AVG)
-        if self.shard.grad is not None:  # of the batches before this one
+        if self.shard.grad is not None:  # from earlier micro-batches
             mean += self.shard.grad
         self.shard.grad = mean
 
     def gather(self) -> None:
-        """Fill the parameters with what all ranks own."""
+        """Fill the parameters with the parts of all ranks."""
         dist.all_gather_single(self.full, self.shard.detach())
 
 
 class Zero1(Alone):
-    """Share out the optimizer: each rank updates its part of each unit."""
+    """Shard the optimizer: each rank updates its part of each unit."""
 
     stage = 1
 
@@ -80,7 +80,7 @@ class Zero1(Alone):
             self.frozen += [Unit(modules, frozen)] if frozen else []
         for name, _ in net.named_parameters():
             num = sum(name in u.params for u in self.units + self.frozen)
-            if num != 1:  # modules of two units share it, or it was forgotten
+            if num != 1:  # in two units, or in none
                 raise ValueError(f"{name} is in {num} units, not in 1")
         for buffer in net.buffers():
             dist.broadcast(buffer, 0)
@@ -93,7 +93,7 @@ class Zero1(Alone):
             unit.reduce()
 
     def step(self) -> None:
-        """Update this rank's parts, and send them to all."""
+        """Average gradients, update this rank's parts, gather weights."""
         self.average()
         super().step()
         self.share()

@@ -66,9 +66,10 @@ def describe_memory() -> str:
         return "There is no /dev/shm, since this is not Linux."
     disk = shutil.disk_usage("/dev/shm")
     size = f"{disk.free / 2**30:.1f} of {disk.total / 2**30:.1f} GiB free"
-    cure = "little: start the container with --ipc=host"
-    enough = "enough" if disk.free >= 2**30 else cure
-    return f"/dev/shm has {size}, which is {enough}."
+    if disk.free >= 2**30:
+        return f"/dev/shm has {size}, which is enough."
+    cure = "start the container with --ipc=host"
+    return f"/dev/shm has {size}, which is little: {cure}."
 
 
 def describe_name() -> str:
@@ -106,24 +107,18 @@ def add_up(rank: int, world_size: int, device: torch.device) -> str:
     return f"I brought {rank + 1}, and all_reduce made it {expected:g}: right."
 
 
-def parse_args(argv: list[str] | None = None):
-    """Read the command line, which has no flags."""
-    return job.Flags(__doc__).parse_args(argv)
-
-
 def main(argv: list[str] | None = None) -> None:
     """Print the facts once on each machine, then let all ranks add."""
-    args, num_ranks = parse_args(argv), 1
+    args, num_ranks = job.Flags(__doc__).parse_args(argv), 1
     if is_rank := "LOCAL_RANK" in os.environ:
         job.launched()  # refuse an incomplete set of a launcher's variables
         num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        job.put(describe_torch())
-        job.put(describe_devices())
-        job.put(describe_cores(num_ranks))
-        job.put(describe_memory())
-        job.put(describe_name())
-        job.put(describe_launcher())
+        facts = [describe_torch(), describe_devices()]
+        facts += [describe_cores(num_ranks), describe_memory()]
+        facts += [describe_name(), describe_launcher()]
+        for line in facts:
+            job.put(line)
     if is_rank:
         with job.ranks(args) as (rank, world_size, device):
             job.say(add_up(rank, world_size, device))

@@ -116,8 +116,10 @@ def resume(args, run: dict, net: torch.nn.Module, optimizer) -> dict:
         why = "not what this script writes"
     else:
         if dist.get_rank() == 0:
-            new = [f"{run[k]} {k}, not {was}" for k, was in old.items()]
-            job.say("; ".join([f"continues after epoch {done}", *new]))
+            plan = f"{done} of {num} epochs are done, so epoch={done} is next"
+            changes = old.keys() - {"epochs"}
+            now = [f"{k}: {run[k]} (was {old[k]})" for k in sorted(changes)]
+            job.say("; ".join([plan, *now]))
         return found | {"run": run, "job": job_id}
     why = f"--checkpoint {path} cannot be used: {why}"
     job.refuse(f"{why}: change flags or file")

@@ -25,13 +25,14 @@ class Meter(TorchDispatchMode):
 
     held    the most bytes of weights, gradients and optimizer states
     sent    bytes that leave this rank if each collective is a ring
+    rings   the same, for each kind of collective and its ranks
     events  collectives, and where blocks begin: G f0 S b0, say
     """
 
     def __init__(self, net: nn.Module, optimizer, blocks=()) -> None:
         super().__init__()
         self.net, self.optimizer, self.params = net, optimizer, {}
-        self.held, self.sent, self.events = Counter(), 0.0, []
+        self.held, self.rings, self.events = Counter(), Counter(), []
         for k, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self.forward, k))
             block.register_forward_hook(partial(self.backward, k))
@@ -42,6 +43,10 @@ class Meter(TorchDispatchMode):
         if op.namespace == "c10d":
             self.count(op._opname, args)
         return result
+
+    @property
+    def sent(self) -> float:
+        return sum(self.rings.values())
 
     @torch.no_grad()
     def look(self) -> Counter:
@@ -66,16 +71,18 @@ class Meter(TorchDispatchMode):
 
     def count(self, name: str, args: tuple) -> None:
         """Note a collective, and count what a ring of its group sends."""
-        self.events.append(SIGNS.get(name, name))
+        self.events.append(sign := SIGNS.get(name, name))
         group = next(a for a in args if isinstance(a, torch.ScriptObject))
-        share = 1 - 1 / dist.ProcessGroup.unbox(group).size()  # (W - 1) / W
-        if SIGNS.get(name) == "A":  # a reduce_scatter, then an all_gather
-            self.sent += 2 * share * sum(t.nbytes for t in args[0])
+        group = dist.ProcessGroup.unbox(group)
+        ring = sign, *dist.get_process_group_ranks(group)
+        share = 1 - 1 / group.size()  # (W - 1) / W
+        if sign == "A":  # a reduce_scatter, then an all_gather
+            self.rings[ring] += 2 * share * sum(t.nbytes for t in args[0])
         elif name in ("allgather_", "broadcast_"):  # they take lists
             tensors = args[0] if name == "broadcast_" else args[0][0]
-            self.sent += share * sum(t.nbytes for t in tensors)
+            self.rings[ring] += share * sum(t.nbytes for t in tensors)
         elif name in SIGNS:
-            self.sent += share * max(t.nbytes for t in args[:2])
+            self.rings[ring] += share * max(t.nbytes for t in args[:2])
 
 
 def num_bytes(tensors: list) -> int:

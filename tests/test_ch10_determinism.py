@@ -56,7 +56,7 @@ def test_on_two_ranks_all_reduce_of_lanes_has_the_bits_too():
     st.sampled_from([1, 2, 4, 8, 16]),
 )
 def test_a_tree_over_ranks_of_trees_over_lanes_is_one_tree(terms, world_size):
-    """Neighbours first, in both: so it does not matter where ranks are cut."""
+    """Neighbors first, in both: so it does not matter where ranks are cut."""
     whole = torch.tensor(terms)[:, None]
     parts = torch.stack([script.in_pairs(part) for part in whole.chunk(world_size)])
     assert torch.equal(script.in_pairs(parts), script.in_pairs(whole))

@@ -45,7 +45,7 @@ def test_spacing_is_the_distance_to_the_next_bf16_number(x):
 
 
 @given(numbers, st.integers(0, 9))
-def test_rounding_at_random_gives_a_neighbour(x, seed):
+def test_rounding_at_random_gives_a_neighbor(x, seed):
     """It is the nearest number below or above, and exact where bf16 has the number."""
     x = torch.tensor([x] * 64)
     draw = torch.Generator().manual_seed(seed)
@@ -71,7 +71,7 @@ def test_a_step_is_lost_below_half_of_the_spacing_and_kept_by_a_copy(weight, sha
     """``keep`` says so, and the optimizer's own weight is right with a copy only."""
     weight = torch.tensor([weight]).bfloat16()
     if torch.frexp(weight.float())[0] == 0.5:
-        return  # at a power of two the lower neighbour is nearer
+        return  # at a power of two the lower neighbor is nearer
     step = share * spacing(weight).float()
     if abs(abs(share) - 0.5) < 1e-3 or abs(share) < 1e-3:
         return

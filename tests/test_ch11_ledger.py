@@ -45,7 +45,7 @@ class Llama(nn.Module):
 @pytest.mark.parametrize(
     "dim, heads, groups, hidden", [(64, 4, 2, 172), (128, 8, 2, 344), (96, 6, 1, 256)]
 )
-def test_a_llama_layer_keeps_what_the_pencil_says(dim, heads, groups, hidden):
+def test_a_llama_layer_keeps_what_the_formula_says(dim, heads, groups, hidden):
     """Per token: 8 vectors of the width, keys, values, 4 of the hidden layer.
 
     The CPU's RMSNorm keeps its input, the input over its root mean square, and that
@@ -164,7 +164,7 @@ def test_the_script_prints_a_short_table(capsys):
         assert max(map(len, rows)) <= 79 and len(rows) == blocks + 7
         assert head.split()[:2] == ["MB", "weights"]
         assert peak.startswith("the peak is at: loss, ")
-        assert gap == "largest difference from the pencil: 0 bytes"
+        assert gap == "largest difference from the formula: 0 bytes"
 
 
 def test_under_autocast_a_layer_keeps_its_weights_in_two_bytes_as_well():

@@ -1,4 +1,4 @@
-"""What a pencil finds is what torch's tracker counts, to the byte of each kind."""
+"""What the formula says is what torch's tracker counts, to the byte of each kind."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_each_kind_is_as_predicted(flags):
 
 @settings(deadline=None, max_examples=12)
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 40), st.integers(1, 5))
-def test_the_peak_is_where_the_pencil_says(quarter, layers, tokens, batch):
+def test_the_peak_is_where_the_formula_says(quarter, layers, tokens, batch):
     """At the ends of backward, if there are four times as many words as numbers."""
     dim = 4 * quarter
     flags = f"--width {dim} --layers {layers} --tokens {tokens} --batch-size {batch}"
@@ -64,7 +64,7 @@ def test_the_first_step_has_no_state_before_its_end():
 def test_the_script_compares_five_rows(capsys):
     script.main(script.parse_args(["--width", "64", "--layers", "1"]))
     head, *rows, last = capsys.readouterr().out.splitlines()
-    assert head.split() == ["bytes", "pencil", "torch", "difference"]
+    assert head.split() == ["bytes", "formula", "torch", "difference"]
     gaps = [int(row.split()[3]) for row in rows]
     assert gaps == [0, 0, 0, 4, 4]
     shares = [int(share) for share in re.findall(r"(\d+)%", last)]

@@ -1,10 +1,11 @@
 """FSDP2 with each option trains what one process trains, in the bytes of a formula."""
 
 import math
+import re
 
 import pytest
 
-from allranks import Ranks
+from allranks import Ranks, RanksError
 from scripts import ch12_fsdp
 from tests.ranks import run_on
 from tests.test_ch12_zero import START
@@ -12,9 +13,9 @@ from tests.test_ch12_zero import START
 MORE = """
 import warnings
 from types import SimpleNamespace
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import ch12_fsdp
+import ch12_hsdp
 from tasks import GPT
 
 warnings.filterwarnings("ignore", "FSDP2-wrapped module|DTensor random")
@@ -23,9 +24,6 @@ place = rank, world_size, device
 options = {"per layer": {}, "kept": {"reshard_after_forward": False},
            "one unit": {"units": False}, "one ahead": {"ahead": True},
            "2 batches": {"parts": 2}, "meta": {"meta": True}}
-if world_size % 2 == 0:
-    mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("r", "s"))
-    options["HSDP"] = {"mesh": mesh}
 bf16 = {"bf16": {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}}
 
 class Theirs(Alone):
@@ -62,7 +60,7 @@ of(options, torch.double), of(single | bf16, torch.float)
         quiet=True,
     )
     for double, single in found:
-        assert len(double) == 6 + (ranks.world_size % 2 == 0)
+        assert len(double) == 6
         assert max(max(gaps) for gaps in double.values()) < 1e-12
         weights, gradients = single.pop("bf16")
         assert weights < 2e-2 and 1e-6 < gradients < 2e-2
@@ -116,7 +114,7 @@ def sizes(layers=1, dim=64):
     return [first, *[shapes] * layers, last]
 
 
-def counted(size, groups, kept=False, copies=1):
+def counted(size, groups, kept=False):
     """Return bytes by kind for float32 weights, cut by rows into ``size`` parts."""
     whole = [sum(rows * columns for rows, columns in unit) for unit in groups]
     parts = [sum(math.ceil(r / size) * c for r, c in unit) for unit in groups]
@@ -127,17 +125,16 @@ def counted(size, groups, kept=False, copies=1):
         "weights": 4 * (sum(parts) + size * gathered),
         "gradients": 4 * max(map(sum, zip(whole, after, strict=True))),
         "states": 8 * sum(parts),
-        "sent": 4 * (sent + 2 * (1 - 1 / copies) * sum(parts)),
+        "sent": 4 * sent,
     }
 
 
 def test_bytes_are_the_formulas(ranks):
     """Those of ZeRO-3, where nothing is kept; on rank 0, whose parts are largest."""
-    wanted = "per layer", "kept", "one unit", "meta", "HSDP"
-    ranks.push({"wanted": wanted})
+    ranks.push({"wanted": ("per layer", "kept", "one unit", "meta")})
     found = ranks.run(
         """
-some = {name: options[name] for name in wanted if name in options}
+some = {name: options[name] for name in wanted}
 {name: dict(meter.held | {"sent": meter.sent}) for name, _, meter in
  ch12_fsdp.compare(some, args, torch.float, *place)}
 """,
@@ -149,9 +146,68 @@ some = {name: options[name] for name in wanted if name in options}
     assert found["kept"] == pytest.approx(counted(size, groups, kept=True))
     one = counted(size, [[each for unit in groups for each in unit]], kept=True)
     assert found["one unit"] == pytest.approx(one)
-    if size % 2 == 0:
-        replicas = counted(size // 2, groups, copies=2)
-        assert found["HSDP"] == pytest.approx(replicas)
+
+
+def test_hsdp_with_meta_initialisation_starts_equal_replicas(ranks):
+    """Of replicas that drew other weights, each would train a model of its own."""
+    if ranks.world_size != 4:
+        return
+    found = ranks.run(
+        """
+mesh = ch12_hsdp.make_mesh(world_size, device)
+net = ch12_fsdp.make(args, torch.double, device, meta=True, mesh=mesh)
+p = net.blocks[0].up.weight
+p.to_local().sum().item(), p.full_tensor().sum().item()
+""",
+        quiet=True,
+    )
+    parts, wholes = zip(*found, strict=True)
+    assert parts[0] == parts[2] != parts[1] == parts[3] and len({*wholes}) == 1
+
+
+RINGS = {
+    "FSDP2": "G [0, 1, 2, 3], S [0, 1, 2, 3]",
+    "HSDP": "G [0, 1], S [0, 1], A [0, 2]",
+    "HSDP meta": "G [0, 1], S [0, 1], A [0, 2]",
+}
+LINKS = {  # bytes per parameter: on a link in a machine, and out of a machine
+    "FSDP2": (3 * 4 * 3 / 4, 3 * 4 * 3 / 4),
+    "HSDP": (3 * 4 / 2, 2 * 4 / 2),
+    "HSDP meta": (3 * 4 / 2, 2 * 4 / 2),
+    "FSDP2 bf16": (2 * 4 * 3 / 4, 2 * 4 * 3 / 4),
+    "HSDP bf16": (2 * 4 / 2, 2 * 4 / 2),
+    "FSDP2 2 batches": (5 * 4 * 3 / 4, 5 * 4 * 3 / 4),
+    "HSDP 2 batches": (5 * 4 / 2, 2 * 4 / 2),
+}
+
+
+@pytest.mark.timeout(300)  # four ranks, ten trainings
+def test_hsdp_gathers_in_a_machine_and_sends_gradients_out_of_it(ranks):
+    """On ranks 0 and 1, and 2 and 3; each count is the prediction beside it."""
+    if ranks.world_size != 4:
+        return
+    _, *lines = run_on(ranks, "ch12_hsdp", "--layers", "1", "--steps", "1")[0]
+    found = {"sends": {}, "holds": {}, "runs": {}, "weights,": {}}
+    for line in lines:
+        words = r"\[rank 0/4\] (.+?) +(sends|holds|runs|weights,) (.+)"
+        name, verb, text = re.fullmatch(words, line).groups()
+        found[verb][name] = text
+    for text in [*found["sends"].values(), *found["holds"].values()]:
+        pairs = re.findall(r"([\d.]+) \(([\d.]+)\)", text)
+        assert len(pairs) >= 2 and all(counted == told for counted, told in pairs)
+    sends = {name: text.split() for name, text in found["sends"].items()}
+    assert {n: (float(t[1]), float(t[4])) for n, t in sends.items()} == LINKS
+    assert found["runs"] == RINGS
+    for text in found["weights,"].values():
+        gaps = [float(gap) for gap in re.findall(r"\d+e-\d+", text)]
+        assert max(gaps[:2]) < 1e-12 and gaps[2] < 1e-4 and gaps[3] < 1e-6
+
+
+def test_hsdp_with_one_machine_is_refused(ranks):
+    if ranks.world_size == 2:
+        words = "2 ranks are not two machines of 2, or more: start 4"
+        with pytest.raises(RanksError, match=words):
+            run_on(ranks, "ch12_hsdp")
 
 
 ORDER = {
@@ -162,7 +218,6 @@ ORDER = {
     "2 batches": "G G f0 G f1 G G G G b1 G b0 G G f0 G f1 G G G S G b1 S G b0 S S",
     "bf16": "G G f0 G f1 G G G S G b1 S G b0 S S",
     "meta": "G G f0 G f1 G G G S G b1 S G b0 S S",
-    "HSDP": "f0 f1 A b1 A b0 A A",  # of 2 ranks: nothing is cut
 }
 
 

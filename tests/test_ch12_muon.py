@@ -122,7 +122,7 @@ def test_rows_of_an_orthogonal_matrix_are_not_what_rows_give():
 def test_the_script_prints_both():
     with Ranks(2) as ranks:
         dealt, cut = run_on(ranks, "ch12_muon", "--steps=2", "--layers=2")[0]
-    number = r"weights (\S+) off: steps (\S+) as long, (\d+)% off course; "
+    number = r"weights (\S+) off: steps (\S+) times as long, (\d+)% off course; "
     tail = "momentum 4.00, sent {} bytes per number"
     for line, name, sent in (dealt, "dealt out", "8.00"), (cut, "cut", "0.00"):
         assert line.startswith(f"[rank 0/2] {name}") and line.endswith(

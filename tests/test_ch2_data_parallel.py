@@ -370,7 +370,7 @@ class TestBytes:
 
 
 def test_the_picture_names_what_it_draws():
-    """It is a labelled SVG, and all its rows need as many devices as the first."""
+    """It is a labeled SVG, and all its rows need as many devices as the first."""
     picture = steps("title", [("cut", [[("a", 0)], [("<b>", 1)]])])
     assert repr(picture).splitlines()[-1].split() == ["cut", "a", "<b>"]
     html = picture._repr_html_()

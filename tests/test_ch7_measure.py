@@ -58,7 +58,7 @@ def test_bus_bandwidth_is_nccl_tests(monkeypatch):
 
 
 def test_the_worst_prediction_has_its_size(monkeypatch):
-    """One size took twice as long as the fit of its neighbours says."""
+    """One size took twice as long as the fit of its neighbors says."""
     monkeypatch.setattr(script.dist, "get_world_size", lambda: 2)
     t = 1e-9 * N
     t[5] *= 2

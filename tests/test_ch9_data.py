@@ -82,7 +82,7 @@ def test_a_stream_that_is_read_again_gives_all_samples_again(how):
 
 
 def test_another_epoch_or_seed_has_another_order_and_the_buffer_mixes_shards():
-    """The order is a new one, and neighbours in a file are no longer neighbours."""
+    """The order is a new one, and neighbors in a file are no longer neighbors."""
     first, second = (
         [i for part in stream(6144, 8, 300, key=key) for i in part.flatten().tolist()]
         for key in ("0 1", "0 2")

@@ -79,8 +79,8 @@ def test_a_card_says_what_its_page_promises(cards):
         assert promised or not one.chapter.number
 
 
-def test_a_chapter_shows_its_opening_and_no_colour_of_its_own(cards, html):
-    """The picture is silent, since its card's text names it; a colour is a rank's."""
+def test_a_chapter_shows_its_opening_and_no_color_of_its_own(cards, html):
+    """The picture is silent, since its card's text names it; a color is a rank's."""
     tree = BeautifulSoup(html, "html.parser")
     drawn = [card for card in tree.select(".map-card") if card.svg]
     names = [card.a["href"].removesuffix(".html") for card in drawn]

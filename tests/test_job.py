@@ -65,8 +65,8 @@ class TestFlags:
                 assert said == (
                     f"argument {flag}: invalid {type(default).__name__} value: 'abc'"
                 )
-        assert refusal(parse, ["--colour", "red"]) == (
-            "unrecognized arguments: --colour red"
+        assert refusal(parse, ["--color", "red"]) == (
+            "unrecognized arguments: --color red"
         )
 
     @pytest.mark.parametrize(

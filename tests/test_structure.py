@@ -81,10 +81,10 @@ class TestScript:
 
 
 def test_the_scripts_stay_small():
-    """A chapter has 650 lines on average, and what a job owes its user has 200."""
+    """A chapter has 660 lines on average, and what a job owes its user has 200."""
     count = {path.stem: len(path.read_text().splitlines()) for path in ALL_SCRIPTS}
     chapters = {chapter(name) for name in count if re.match(r"ch\d", name)}
-    assert sum(count.values()) <= 650 * len(chapters)
+    assert sum(count.values()) <= 660 * len(chapters)
     assert count["job"] <= 200
 
 

@@ -60,7 +60,7 @@ class SetLink(OverGloo):
         )
         self._ranks, self._network = ranks, network
         self._free = self._leaves = self._arrives = 0.0  # time.monotonic()
-        self._modelled = self._late = 0.0
+        self._modeled = self._late = 0.0
         self._operations, self._lock = 0, threading.Lock()
         self._warned, self._in_order = False, InOrder("link")
 
@@ -158,13 +158,13 @@ class SetLink(OverGloo):
             return
         with self._lock:
             self._operations += 1
-            self._modelled += takes
+            self._modeled += takes
             self._late += max(0.0, late)
-            took = self._modelled + self._late
+            took = self._modeled + self._late
             if self._warned or self._operations < NOTICED or took < NOTICED_S:
                 return
-            percent = round(100 * self._late / max(self._modelled, 1e-9))
-            self._operations = self._modelled = self._late = 0  # the next ones
+            percent = round(100 * self._late / max(self._modeled, 1e-9))
+            self._operations = self._modeled = self._late = 0  # the next ones
             self._warned = percent > 50
         if self._warned:
             warnings.warn(

@@ -21,7 +21,7 @@ HEIGHTS = {
 LEFT, RIGHT, TOP, BOTTOM = 40, 18, 54, 40  # room around it, below the names
 ROW = 20  # of names
 NEAR = 44  # to the right edge: such a line has its name beside the plot
-DASHES = ["none", "7 4", "2 3", "9 3 2 3", "12 4", "1 5"]  # not by colour alone
+DASHES = ["none", "7 4", "2 3", "9 3 2 3", "12 4", "1 5"]  # not by color alone
 NUM_SHOWN = 5  # points of each line in the text
 RAISED = str.maketrans({"-": "⁻", **dict(zip("23456789", "²³⁴⁵⁶⁷⁸⁹", strict=True))})
 

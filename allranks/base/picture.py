@@ -1,7 +1,7 @@
 """A picture: inline SVG or a table in notebooks and pages, text in a terminal.
 
-Lines and text take the page's colour, light or dark. A rank has the same colour
-everywhere, but nothing is told by colour alone.
+Lines and text take the page's color, light or dark. A rank has the same color
+everywhere, but nothing is told by color alone.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def table(head: Sequence, rows: Sequence[Sequence]) -> Picture:
 def draw_box(
     x: int, y: int, width: int, height: int, ranks: list[int], dashed: bool
 ) -> list[str]:
-    """Draw a box in its one rank's colour, or with a band of several ranks' colours."""
+    """Draw a box in its one rank's color, or with a band of several ranks' colors."""
     colors = [RANK_COLORS[rank % len(RANK_COLORS)] for rank in ranks]
     style = "fill:none;stroke:currentColor"
     if len(ranks) == 1:

@@ -1,4 +1,4 @@
-"""The parts of the pictures: inline SVG in the page's colours, light or dark.
+"""The parts of the pictures: inline SVG in the page's colors, light or dark.
 
 A picture is as wide as its column, until its letters are a third larger than those of a
 page. What would be too small on a phone is drawn twice, and CSS chooses one of the two.
@@ -7,8 +7,8 @@ Titles and legends are HTML, so that they break into lines and are never cut.
 
 from html import escape
 
-# A rank's colour for text on a light ground, for text on a dark one, and in between for
-# a host that defines neither. Neighbours differ for colour-blind readers too.
+# A rank's color for text on a light ground, for text on a dark one, and in between for
+# a host that defines neither. Neighbors differ for color-blind readers too.
 LIGHT = ["#2639a0", "#a54a01", "#37745d", "#5f2962"]
 LIGHT += ["#017991", "#d1007a", "#47450b", "#7a57d7"]
 DARK = ["#a3aeff", "#ef9e68", "#55c9a1", "#c78ac6"]
@@ -17,7 +17,7 @@ HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98"]
 HUES += ["#11849d", "#c9449a", "#847b35", "#8167d6"]
 RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
 
-# The law of colour: red is a rank that waits, and nothing else is red. Hue is the rank,
+# The law of color: red is a rank that waits, and nothing else is red. Hue is the rank,
 # depth (how much of the hue) the kind of work. What is wrong, or does not fit, is black
 # on yellow.
 WAITING = "var(--waiting, #d0342c)"
@@ -40,7 +40,7 @@ def write(
     size: int = 14,
     bold: bool = False,
 ) -> str:
-    """Return an SVG text in the page's colour.
+    """Return an SVG text in the page's color.
 
     Args:
         x, y: its place, in SVG units; y is that of its base line.

@@ -2,7 +2,7 @@
 
 A sign's literal piece is searched in the whole log, and the expression is tried only
 around it: on the line, on the line without its prefixes, and on the line joined with
-its neighbours, in case a terminal has broken it. book/_static/diagnose.js does so too.
+its neighbors, in case a terminal has broken it. book/_static/diagnose.js does so too.
 """
 
 import re
@@ -144,7 +144,7 @@ def _cut(log: Log, needle: str) -> Hit | None:
 
 
 def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
-    """Match on the lines from ``line`` to ``end``, and on their neighbours too."""
+    """Match on the lines from ``line`` to ``end``, and on their neighbors too."""
     if line == end:
         if TYPED.search(bare(log.lines[line])):
             return None

@@ -1,6 +1,6 @@
 """A log as people have it, made plain: its lines, and what they begin with.
 
-Decoration is removed: colours, entities, typographic quotes, frames. What is left is
+Decoration is removed: colors, entities, typographic quotes, frames. What is left is
 kept in little more memory than its file takes. book/_static/diagnose.js takes the same
 steps with the same expressions, so a new step belongs in both.
 """
@@ -53,7 +53,7 @@ CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
 ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])"
 )
-COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a colour whose first byte was lost
+COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a color whose first byte was lost
 ENTITY = re.compile(rf"&({'|'.join(ENTITIES)});")
 ODD = re.compile(f"[{''.join(PLAIN)}\ud800-\udfff\U00010000-\U0010ffff]")
 DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
@@ -232,7 +232,7 @@ class Log:
 
 
 def plain(text: str) -> str:
-    """Remove decoration: colours, entities, typographic quotes, frames.
+    """Remove decoration: colors, entities, typographic quotes, frames.
 
     >>> plain("\\x1b[31m> \\u2018RANK\\u2019 &gt; 1\\x1b[0m")
     "'RANK' > 1"

@@ -82,7 +82,7 @@ def explain(
         verdicts[rank] = facts
     alone = max(exercise.world_sizes) == 1
     printed = [_cut(output) for output in outputs]
-    # When a rank dies, its neighbours fail as well, with a lost connection: then the
+    # When a rank dies, its neighbors fail as well, with a lost connection: then the
     # death is the answer, and not what they say.
     orphans = all(_LOST.search(facts["text"]) for facts in verdicts.values())
     if verdicts and not (error.deaths and orphans):
@@ -195,7 +195,7 @@ def _cut(output: str) -> tuple[str, list[str]]:
 
 
 def _sentence(text: str) -> str:
-    """Capitalise a text, unless it begins with a name such as torch.load or w1."""
+    """Capitalize a text, unless it begins with a name such as torch.load or w1."""
     word = text.partition(" ")[0].rstrip(",:")
     return text[:1].upper() + text[1:] if word.isalpha() else text
 

@@ -27,7 +27,7 @@ STEER = (
 )
 SCALE = (
     " One rank saw an overflow and skipped its step, the other did not: gradients must "
-    "be synchronised before the scaler looks, or use ShardedGradScaler."
+    "be synchronized before the scaler looks, or use ShardedGradScaler."
 )
 SCALE_JOINED = (
     " Each called update() as often, and the scale grows after a number of calls. Keep "

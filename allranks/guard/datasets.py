@@ -72,7 +72,7 @@ OWN = {"rank", "seed"}  # words in the names of what a rank may draw by
 OTHER = (
     "the same index of the data set is not the same sample on all ranks, drawn with "
     "equal random numbers: it {}. Each rank reads a share of one data set, so all "
-    "must read, decode, number and normalise alike, in one order (sort what listdir "
+    "must read, decode, number and normalize alike, in one order (sort what listdir "
     "gives): not by hash(), which is another one in each process, and not by a rank's "
     "own files, folders or statistics."
 )

@@ -81,7 +81,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
     """List the plain tensors that a tensor is made of.
 
-    There are none on the meta device, and several in a quantised tensor.
+    There are none on the meta device, and several in a quantized tensor.
     """
     if tensor.is_meta:
         return []

@@ -1,4 +1,4 @@
-"""Invariant: the synchronised gradient is the mean of the ranks' local gradients."""
+"""Invariant: the synchronized gradient is the mean of the ranks' local gradients."""
 
 from functools import partial
 from typing import NamedTuple, Self
@@ -236,7 +236,7 @@ class LocalGradients:
         """Return the sketches that a check compares, still on their devices.
 
         They are two for each parameter: the local ones, (shards, 3), and that of the
-        synchronised gradient, (1, 3).
+        synchronized gradient, (1, 3).
         """
         if self.kept is not None:
             return self.kept
@@ -340,7 +340,7 @@ def judge(
     wrong = [one for one in gradients if one.is_wrong(factor, tolerance)]
     if not wrong:
         return 1.0
-    # The least-squares factor between the two: the projection of all synchronised
+    # The least-squares factor between the two: the projection of all synchronized
     # sketches on the means. If it explains every gradient, all have one factor.
     dot = sum(float((one.synced * one.mean).sum()) for one in gradients)
     square = sum(float((one.mean * one.mean).sum()) for one in gradients)
@@ -386,7 +386,7 @@ def _not_the_mean(
     who = "" if is_off.all() else f" on {who}"
     if unsynced and exchange.size > 1:
         cause = f"{names(exchange.ranks)} still hold their own: "
-        cause += hint[:-1] or "nobody synchronises it"
+        cause += hint[:-1] or "nobody synchronizes it"
     else:
         cause = hint[:-1] or (
             "a collective was paired with another one, or gradients were changed, "

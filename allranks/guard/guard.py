@@ -80,7 +80,7 @@ class Guard:
 
     Args:
         model: as it is trained: wrapped by DDP, sharded by fully_shard or
-            parallelize_module, or bare if you synchronise by hand. With None there is
+            parallelize_module, or bare if you synchronize by hand. With None there is
             no model to check.
         optimizer: one, or a list of them; None leaves them out.
         every: steps between checks. The first checks are at steps 1, 2, 4, 8 …

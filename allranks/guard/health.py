@@ -213,7 +213,7 @@ class Health:
     def _count_without_gradient(self) -> None:
         """Count the checks in a row at which no parameter has a gradient."""
         looked = "gradients" not in self.targets.skip and self.gradients.armed
-        # FSDP2 may have made gradients, and keeps them until it synchronises.
+        # FSDP2 may have made gradients, and keeps them until it synchronizes.
         parameters = self.targets.parameters().values()
         waits = self.gradients.units and all(p.grad is None for p in parameters)
         none = looked and (waits or not self.gradients.reached())

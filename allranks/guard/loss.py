@@ -373,7 +373,7 @@ class LossInputs:
             return True
         blended = taken.storage in self.tape.blended or taken.storage in self.blended
         if blended and operation.by_class and taken.argument == 0:
-            return True  # centres, one for each class, that samples move
+            return True  # centers, one for each class, that samples move
         if blended and AGAINST.get(name) == taken.argument:
             return True  # a codebook, or prototypes
         if name in READS or taken.storage in self.tape.tables:

@@ -33,7 +33,7 @@ Part = tuple[int, int]  # a rank's shard, and the digest of what it holds
 
 WHY = {
     OUTSIDE: "The optimizer holds it, and the wrapped model does not, as with a "
-    "criterion that has weights: nobody synchronises its gradient. Wrap the criterion "
+    "criterion that has weights: nobody synchronizes its gradient. Wrap the criterion "
     "in DDP too; or broadcast its weights once and all_reduce its gradients in each "
     "step. If it is a rank's own part: "
     'ignore=("optimizer 0",).',
@@ -43,14 +43,14 @@ WHY = {
     "does; then it differs until a broadcast, and that is no mistake by itself. If all "
     "ranks need one value: SyncBatchNorm, or all_reduce it before it is compared.",
     "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
-    "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
+    "edited on one rank, changed after the wrap, or are they synchronized by nobody?",
     "buffer": "",
     "attribute": " It is neither a parameter nor a buffer, so nobody sends it from one "
     "rank to the others: register_buffer, or make it alike on all ranks.",
     "optimizer state": "Equal gradients from equal states give equal states: was it "
     "loaded on one rank, or did one rank skip a step?",
     "gradient": "After the exchange every rank must hold one gradient. Nobody "
-    "synchronises this one: was it added or unfrozen after the wrap, was the forward "
+    "synchronizes this one: was it added or unfrozen after the wrap, was the forward "
     "not through the wrapper (.module), the backward inside of no_sync or by "
     "autograd.grad, or clipped by a local norm?",
 }
@@ -62,7 +62,7 @@ ROOT = (
     "what holds it, so nobody reduces it. Call fully_shard on the root too, last."
 )
 BY_HAND = (
-    "Nothing in this model synchronises gradients, so your loop must: each of them, on "
+    "Nothing in this model synchronizes gradients, so your loop must: each of them, on "
     "every rank, in the order of named_parameters() (a set has another in each "
     "process), with zeros where a rank has None. If DDP wraps it, give the guard that."
 )
@@ -80,7 +80,7 @@ UNSENT = (
     "stepped last, or give all ranks equally many batches."
 )
 FROZEN = (
-    "It has no gradient, so nobody synchronises it: forward or the loop writes to it "
+    "It has no gradient, so nobody synchronizes it: forward or the loop writes to it "
     "from a rank's own samples (a moving average, a codebook), or one rank loaded it. "
     "all_reduce what it is made of."
 )
@@ -294,7 +294,7 @@ class Replicas:
             pairs: shard and digest on each rank.
         """
         parts = pieces(local(tensor))
-        if len(parts) != 1:  # it is quantised, or of a class of its own
+        if len(parts) != 1:  # it is quantized, or of a class of its own
             said = self.exchange.by_ranks([f"{d:x}" for _, d in pairs], " and ")
             return f"the digest of its bits is {said}"
         flat, shape = parts[0].flatten(), tuple(local(tensor).shape)

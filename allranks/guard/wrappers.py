@@ -135,7 +135,7 @@ class Unreduced:
     def waits(self, parameter: torch.Tensor, whole: torch.Tensor) -> bool | None:
         """Tell whether a gradient waits to be reduced; None if this torch hides it.
 
-        Until FSDP2 synchronises it, it stays with the whole parameter, or beside it in
+        Until FSDP2 synchronizes it, it stays with the whole parameter, or beside it in
         mixed precision. Hybrid sharding may keep what only one axis has reduced.
 
         Args:

@@ -27,6 +27,7 @@ WAITED_FOR = {
     "duplicate-rank": (1,),  # calls itself 0
     "early-stop-one-rank": (1,),  # stopped
     "fsdp-full-state-rank0": (1,),  # never comes to rank 0's gathers
+    "fsdp-rank0-eval": (0, 1),  # rank 0 is a forward behind
     "fsdp-rank0-forward": (1,),
     "hostname-not-resolved": r"gpu-node",
     "new-group-subset": (2,),  # is no member, so it does not call

@@ -55,7 +55,7 @@ def dump(folder: Path | str) -> Path:
 
 
 def dump_after(seconds: float, folder: Path | str) -> threading.Timer:
-    """Dump after a number of seconds, unless the timer is cancelled before.
+    """Dump after a number of seconds, unless the timer is canceled before.
 
     Args:
         seconds: from now on.

@@ -80,7 +80,7 @@ class RankShell(InteractiveShell):
         self.display_formatter = DisplayFormatter(parent=self)
         self.display_pub = _Publisher(parent=self)
         self.builtin_trap = BuiltinTrap(shell=self)
-        # Without colours, which are made for another background than the reader's.
+        # Without colors, which are made for another background than the reader's.
         plain = {"theme_name": "nocolor"} if version_info[0] > 8 else {}
         self.inspector = oinspect.Inspector(**plain)
         self.user_module = types.ModuleType("__main__")

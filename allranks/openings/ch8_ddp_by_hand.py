@@ -9,7 +9,7 @@ VERSIONS = {
     "one message": (GRADIENTS, False),
     "buckets, during backward": (2, True),
 }
-BACKWARD = 0.3  # depth of grey: what all ranks do alike has no rank's hue
+BACKWARD = 0.3  # depth of gray: what all ranks do alike has no rank's hue
 
 
 def messages(size: int, during: bool) -> list[tuple[float, float]]:

@@ -26,7 +26,7 @@ def sentence(world_size: int, steps: range) -> str:
 
 ALT = (
     f"A grid of {LANES} lanes and {LAST} steps. In each step every lane gives one "
-    "batch, drawn in the colour of the rank that reads it. "
+    "batch, drawn in the color of the rank that reads it. "
     + " ".join(sentence(*part) for part in PARTS)
     + f" A checkpoint is saved after step {SAVED}, and a rank is killed after step "
     f"{KILLED}. So step {KILLED} is made twice, with the same batches, and its first "

@@ -1,4 +1,4 @@
-"""A sheet to draw an opening picture on: boxes, words, arrows, in page colours."""
+"""A sheet to draw an opening picture on: boxes, words, arrows, in page colors."""
 
 from collections.abc import Sequence
 from html import escape
@@ -79,14 +79,14 @@ class Sheet:
         dashed: bool = False,
         bold: bool = True,
     ) -> None:
-        """Draw a box in a rank's colour, or grey, with lines of text in its middle."""
+        """Draw a box in a rank's color, or gray, with lines of text in its middle."""
         color = MUTED if rank is None else RANK_COLORS[rank]
         place = f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}"'
         style = f"fill:{color};fill-opacity:{strong:.4g};stroke:{color}"
         style += ";stroke-width:1.5"
         style += ";stroke-dasharray:5 4" if dashed else ""
         self.parts.append(f'<rect {place} rx="5" style="{style}"/>')
-        # The first base line: the block of lines is centred, and 5 is half a letter's
+        # The first base line: the block of lines is centered, and 5 is half a letter's
         # height.
         top = y + height / 2 - (len(texts) - 1) * LINE / 2 + 5
         for i, text in enumerate(texts):

@@ -198,13 +198,13 @@ def timeline(output: str) -> Picture:
 
 def off_course(output: str) -> Picture:
     """Draw where Muon leads on whole matrices, and on parts of them."""
-    pattern = r"\] (dealt out|cut) .*steps ([\d.]+) as long, (\d+)% off course"
+    pattern = r"\] (dealt out|cut) .*steps ([\d.]+) times as long, (\d+)% off course"
     lines = read(output, pattern, 2)
     found = {line[1]: (float(line[2]), int(line[3]) / 100) for line in lines}
     long_, apart = found["cut"]
     title = claim(
         found["dealt out"][1] == 0 and 0.9 < long_ < 1.1 and apart > 0.3,
-        "Cut matrices: the steps are as long as they should be, and lead "
+        "Cut matrices: the weights move as far as they should, but end "
         f"{100 * apart:.0f} % off course",
     )
     # Two sides of a triangle, and what is between their ends.

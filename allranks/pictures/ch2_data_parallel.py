@@ -77,7 +77,7 @@ def shares(table: str) -> Picture:
             y, at = 44 * place, 0
             sheet.words(0, y + 23, f"batch {batch}", bold=True)
             for device, num in enumerate(row):
-                # A box for each sample, in the colour of the device that gets it.
+                # A box for each sample, in the color of the device that gets it.
                 for sample in range(at, at + num):
                     box = (name + cell * sample + 1, y, cell - 3, 36)
                     fill(sheet, *box, "plain", device)

@@ -156,7 +156,7 @@ def buffers() -> Picture:
         for place, (name, order) in enumerate(rows):
             y = 22 + 56 * place
             for kind, depth in enumerate(depths):
-                # Neighbours of one class are one box, or there would be hundreds.
+                # Neighbors of one class are one box, or there would be hundreds.
                 path, start = "", None
                 for i, sample in enumerate([*order, -EACH]):
                     inside = sample // EACH == kind
@@ -370,7 +370,7 @@ def uneven(output: str) -> Picture:
 
 def padding(output: str) -> Picture:
     """Draw the share of padding in each kind of batch."""
-    said = r"\] (.+): ([\d.]+) of the positions are padding"
+    said = r"^(.+): ([\d.]+) of the positions are padding"
     lines = read(output, said, 3)
     share = {line[1]: float(line[2]) for line in lines}
     first, *others = share

@@ -1,6 +1,6 @@
 """What the pages' pictures are made of: rows of bars, dots, lines over axes.
 
-Hue is the rank. What belongs to no rank is grey, and its depth tells kinds apart. Red
+Hue is the rank. What belongs to no rank is gray, and its depth tells kinds apart. Red
 is waiting; what is wrong is black on yellow; what travels is hatched. Each kind is
 named where it is drawn.
 """

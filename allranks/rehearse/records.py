@@ -398,7 +398,7 @@ class Record:
         guard: None if it was left out.
         num_late_collectives: after the first step.
         uses_gloo: whether there may be collectives that are not counted.
-        modelled_s: seconds of the GPUs' modelled clock.
+        modelled_s: seconds of the GPUs' estimated clock.
         ended: whether it came to its end, and was not killed or stopped.
         exit_code: negative for a signal.
         exit_codes: of processes that it started, by process id.

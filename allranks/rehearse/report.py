@@ -179,7 +179,7 @@ def nothing_compared(records: list[Record]) -> str:
 
 
 def modelled(records: list[Record]) -> str:
-    """Say what the modelled clock says, and that it is a model."""
+    """Say how long the GPUs would be busy, and that it is an estimate."""
     seconds = max(record.modelled_s for record in records)
     return (
         f"By the declared costs of vgpu.Costs, the GPUs would be busy for "

@@ -52,7 +52,7 @@ def events(device: Where = None) -> list[Event]:
 
 
 def clear_events() -> None:
-    """Forget the events, and start the modelled clock at 0 again."""
+    """Forget the events, and start the estimated clock at 0 again."""
     current().clear()
 
 

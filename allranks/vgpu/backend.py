@@ -132,7 +132,7 @@ def plug_in(
         num_devices: how many, 1 to 64.
         memory: of each, in bytes, or a size such as "64 MiB". By default it is the
             card's, or 1 GiB without one.
-        costs: the declared speeds of the modelled clock.
+        costs: the declared speeds of the estimated clock.
         kind: "vgpu", or "cuda" for devices that answer to that name everywhere, so that
             scripts for CUDA run unchanged. CUDA_VISIBLE_DEVICES is obeyed then.
         card: the name of a GPU, such as "h100-80", as which they present themselves.

@@ -71,7 +71,7 @@ def set_device(device: Where) -> None:
 
 
 def synchronize(device: Where = None) -> None:
-    """Wait for a device, on the modelled clock."""
+    """Wait for a device, on the estimated clock."""
     machine = machines.current()
     machine.synchronize(machine.device(device))
 

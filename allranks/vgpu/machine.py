@@ -1,9 +1,9 @@
 """What virtual GPUs are made of: memory that can run out, a clock, and a log.
 
-Memory is counted, not modelled: each storage counts once, rounded up to 512 bytes as
+Memory is counted, not estimated: each storage counts once, rounded up to 512 bytes as
 torch's allocator does, from the op that made it until the last tensor on it is gone.
-Time is modelled: each device runs its ops one after another, as a CUDA stream does, and
-an op takes as long as :class:`Costs` says. Nothing here measures this computer.
+Time is estimated: each device runs its ops one after another, as a CUDA stream does,
+and an op takes as long as :class:`Costs` says. Nothing here measures this computer.
 """
 
 import os
@@ -28,7 +28,7 @@ Where = torch.device | str | int | None  # names a device; None is the current o
 
 @dataclass(frozen=True)
 class Costs:
-    """The declared speeds behind the modelled clock: round numbers of no product.
+    """The declared speeds behind the estimated clock: round numbers of no product.
 
     An op takes ``latency_s`` plus the longer of its arithmetic and its memory traffic.
     A copy takes ``latency_s`` plus its bytes over the link.
@@ -53,7 +53,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One op on a device, or one copy between two places. Times are modelled."""
+    """One op on a device, or one copy between two places. Times are estimated."""
 
     device: str
     op: str

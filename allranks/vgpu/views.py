@@ -35,8 +35,8 @@ def traffic(by_label: bool = False) -> Picture:
 def smi() -> str:
     """Write the memory table in the layout of ``nvidia-smi``.
 
-    Memory is what a caching allocator would hold. GPU-Util is the share of the modelled
-    time that a device was busy.
+    Memory is what a caching allocator would hold. GPU-Util is the share of the
+    estimated time that a device was busy.
     """
     machine = current()
     end = max([machine.host_s, *(device.free_s for device in machine.devices)]) or 1
@@ -44,7 +44,7 @@ def smi() -> str:
         (f"{d.index:3}  Virtual GPU", d.reserved, d.capacity, f"{d.busy_s / end:.0%}")
         for d in machine.devices
     ]
-    return memory_table(rows, "of the modelled time")
+    return memory_table(rows, "of the estimated time")
 
 
 def memory_table(rows: Iterable[tuple[str, int, int, str]], note: str) -> str:
@@ -65,9 +65,9 @@ def memory_table(rows: Iterable[tuple[str, int, int, str]], note: str) -> str:
 
 
 def timeline(title: str = "What each device does") -> Picture:
-    """Draw the modelled clock, with a row per device and a box per stretch of a label.
+    """Draw the estimated clock, with a row per device and a box per stretch of a label.
 
-    Work has its label's colour. A copy is a grey box on both of its devices. Where a
+    Work has its label's color. A copy is a gray box on both of its devices. Where a
     row is blank, the device is idle.
     """
     machine = current()
@@ -75,12 +75,12 @@ def timeline(title: str = "What each device does") -> Picture:
     begin = min((event.start_s for event in events), default=0.0)
     end = max((event.end_s for event in events), default=0.0)
     span = end - begin or 1.0
-    lines = [f"{title} (modelled time, {span * 1e3:.3g} ms)"]
+    lines = [f"{title} (estimated time, {span * 1e3:.3g} ms)"]
     for device in machine.devices:
         mine = [e for e in _stretches(events, device) if e.source is None]
         said = ", ".join(event.label or "work" for event in mine) or "nothing"
         lines.append(f"{device}  busy {device.busy_s / span:.0%}: {said}")
-    legend = f"grey: a copy; blank: idle; {span * 1e3:.3g} ms, modelled"
+    legend = f"gray: a copy; blank: idle; {span * 1e3:.3g} ms, estimated"
     if machine.num_events > len(events):
         legend += f"; the last {len(events):,} events of {machine.num_events:,}"
     text = "\n".join(lines)
@@ -91,7 +91,7 @@ def timeline(title: str = "What each device does") -> Picture:
 def _lanes(
     events: list[Event], begin: float, span: float, room: float, label: str
 ) -> str:
-    """Draw a lane per device, and below them what each colour stands for."""
+    """Draw a lane per device, and below them what each color stands for."""
     devices, parts = current().devices, []
     colors: dict[str, str] = {}
     for row, device in enumerate(devices):
@@ -131,7 +131,7 @@ def _lanes(
 
 
 def _stretches(events: list[Event], device: Device) -> list[Event]:
-    """Join a device's neighbouring events of one label and kind."""
+    """Join a device's neighboring events of one label and kind."""
     name, joined = str(device), []
     for event in events:
         if name not in (event.device, event.source, event.target):

@@ -29,8 +29,8 @@ the task, write the lines on paper, and unfold the hints one by one."""
 
 def chapter(number: int) -> list[Exercise]:
     """Return the exercises of a chapter, in order."""
-    found = map(files.find, files.names())
-    return [exercise for exercise in found if exercise.chapter == number]
+    names = files.names()
+    return [files.find(name) for name in names if name.startswith(f"ex{number}_")]
 
 
 def cells(exercise: Exercise) -> list[NotebookNode]:

@@ -13,7 +13,9 @@ import time
 import torch
 from torch import nn
 
-from scripts import ch9_packing as chapter
+from scripts import ch9_packing, ch9_padding
+
+from tasks import GPT, read_text
 
 SENTENCES, BATCH, ROUNDS = 128, 16, 9
 
@@ -40,9 +42,9 @@ def packed(texts: list[torch.Tensor], passes: int, masked: bool = True) -> list[
     x and places are (B, T), the mask is (B, 1, T, T). What fills up a row looks at all
     that is before it, so that no line of the mask is empty; nobody looks at it.
     """
-    rows, found = chapter.fill(texts), []
-    for some in chapter.in_batches(rows, -(-len(rows) // passes)):
-        parts = [chapter.pack_row(row) for row in some]
+    rows, found = ch9_padding.fill(texts), []
+    for some in ch9_padding.in_batches(rows, -(-len(rows) // passes)):
+        parts = [ch9_packing.pack_row(row) for row in some]
         x, wanted = padded([torch.cat(row) for row in some])
         mask = torch.ones(len(some), 1, x.shape[1], x.shape[1], dtype=torch.bool).tril()
         places = torch.zeros_like(x)
@@ -57,12 +59,12 @@ def packed(texts: list[torch.Tensor], passes: int, masked: bool = True) -> list[
 def run() -> dict:
     """Measure on the chapter's sentences, with its small GPT."""
     torch.manual_seed(0)
-    texts = chapter.sentences(chapter.read_text()[0])
+    texts = ch9_padding.sentences(read_text()[0])
     random.Random(0).shuffle(texts)
     texts = texts[:SENTENCES]
-    net = chapter.GPT(context=chapter.CONTEXT)
-    buckets, rows = chapter.bucket(texts, BATCH), len(chapter.fill(texts))
-    plain = chapter.in_batches(texts, BATCH)
+    net = GPT(context=ch9_padding.CONTEXT)
+    buckets, rows = ch9_padding.bucket(texts, BATCH), len(ch9_padding.fill(texts))
+    plain = ch9_padding.in_batches(texts, BATCH)
     ways = {
         "plain": [(*padded(batch), None, None) for batch in plain],
         "buckets": [(*padded(batch), None, None) for batch in buckets],

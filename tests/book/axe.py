@@ -1,7 +1,7 @@
 """Check an open page with axe-core, light and dark, with everything unfolded.
 
 Most of axe's time would go into contrast, which it measures for each of up to 5,000
-elements on a page. Elements that share their colours, their size and their backgrounds
+elements on a page. Elements that share their colors, their size and their backgrounds
 have the same contrast, so each such kind is measured once, on whichever page it is.
 """
 
@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf8")
 # Mark one element of each kind that was not measured before, for each theme; return all
 # new kinds by theme. Of a text's size, axe asks only whether it is large; a link must
-# also differ from the text around it, by its font or its colour.
+# also differ from the text around it, by its font or its color.
 MARK = """
 (known) => Object.fromEntries(Object.entries(known).map(([theme, kinds]) => {
   document.documentElement.dataset.theme = theme;
@@ -46,7 +46,7 @@ MARK = """
   return [theme, [...seen].slice(before)];
 }))
 """
-# Code is coloured by spans without a meaning; without them axe reads a tenth as much.
+# Code is colored by spans without a meaning; without them axe reads a tenth as much.
 # What is still to be measured keeps them until then.
 PLAIN = """
 (samples) => {
@@ -60,12 +60,12 @@ PLAIN = """
 """
 # A box that became too wide gets its tabindex two frames later, so wait for the third.
 RUN = """
-async ([colours, theme, where]) => {
+async ([colors, theme, where]) => {
   if (theme) document.documentElement.dataset.theme = theme;
   for (const _ of "123") await new Promise((done) => requestAnimationFrame(done));
   const options = { preload: false, iframes: false };
-  if (theme) options.runOnly = colours;
-  const off = colours.map((id) => [id, { enabled: false }]);
+  if (theme) options.runOnly = colors;
+  const off = colors.map((id) => [id, { enabled: false }]);
   if (!theme) options.rules = Object.fromEntries(off);
   if (!theme) options.reporter = "no-passes"; // to list them takes a third
   const found = await axe.run(where ?? document, options);
@@ -90,7 +90,7 @@ class Axe:
 
         Args:
             again: whether its article was looked at in another window. Then only its
-                colours are measured here, and all rules hold for what is around it.
+                colors are measured here, and all rules hold for what is around it.
         """
         page.evaluate(AXE)
         self.looks += 1

@@ -170,7 +170,7 @@ RUN = f"```{{run}} {COMMAND.line}\n```\n"
 
 
 def test_run_shows_the_command_and_its_record(build):
-    """The record stands below the command, and a rank's prefix has its colour."""
+    """The record stands below the command, and a rank's prefix has its color."""
     record = f"$ {COMMAND.line}\nexit 0\n[rank 1/2] loss 0.5\nplain\n"
     html, warnings = build(RUN, **{RECORD: record})
     assert not warnings
@@ -179,8 +179,8 @@ def test_run_shows_the_command_and_its_record(build):
     assert '<span class="g g-Rank1">[rank 1/2]</span>' in html
 
 
-def test_a_ranks_cell_is_coloured_as_python(build):
-    """Our lexer colours the lines below ``%%ranks``; IPython's leaves them plain."""
+def test_a_ranks_cell_is_colored_as_python(build):
+    """Our lexer colors the lines below ``%%ranks``; IPython's leaves them plain."""
     html, _ = build("```ipython3\n%%ranks --on 0,2\nimport torch\n```\n")
     assert '<span class="kn">import</span>' in html
     html, _ = build("```ranks\nrank 3: tensor([1.])\nranks 0–2: None\n```\n")
@@ -250,9 +250,9 @@ PAGE_PICTURE = (
 SAID = """\
 $ python x.py
 exit 0
-[rank 0/2] as they come: 0.50 of the positions are padding
-[rank 0/2] in buckets: 0.07 of the positions are padding
-[rank 0/2] packed: 0.03 of the positions are padding
+as they come: 0.50 of the positions are padding
+in buckets: 0.07 of the positions are padding
+packed: 0.03 of the positions are padding
 """
 
 

@@ -1,4 +1,4 @@
-"""Ranks have colours that everybody can tell apart, and pages copy and print well."""
+"""Ranks have colors that everybody can tell apart, and pages copy and print well."""
 
 import colorsys
 import re
@@ -11,7 +11,7 @@ from allranks.base.svg import DARK, HUES, LIGHT
 from allranks.topics.pipelines.picture import DEPTH
 
 CSS = (ROOT / "book" / "_static" / "book.css").read_text("utf8")
-# How colour-blind readers see, as a matrix on linear RGB.
+# How color-blind readers see, as a matrix on linear RGB.
 # Source: Machado, Oliveira and Fernandes, IEEE TVCG 2009.
 EYES = {
     "all": [(1, 0, 0), (0, 1, 0), (0, 0, 1)],
@@ -58,7 +58,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def distance(one: str, other: str, eyes) -> float:
-    """Return how different two colours look (Oklab): 100 is black against white."""
+    """Return how different two colors look (Oklab): 100 is black against white."""
     to_cones = [
         (0.4122214708, 0.5363325363, 0.0514459929),
         (0.2119034982, 0.6806995451, 0.1073969566),
@@ -77,21 +77,21 @@ def distance(one: str, other: str, eyes) -> float:
 
 
 def mixed(color: str, ground: str, depth: float) -> str:
-    """Return a colour of which ``depth`` % lie on a ground."""
+    """Return a color of which ``depth`` % lie on a ground."""
     pairs = zip(bytes.fromhex(color[1:]), bytes.fromhex(ground[1:]), strict=True)
     parts = [round((depth * a + (100 - depth) * b) / 100) for a, b in pairs]
     return f"#{bytes(parts).hex()}"
 
 
 def variables(theme: str) -> dict[str, str]:
-    """Return the colours that the style sheet sets for one theme."""
+    """Return the colors that the style sheet sets for one theme."""
     dark = "".join(re.findall(r'html\[data-theme="dark"\] \{(.*?)\}', CSS, re.DOTALL))
     light = CSS.partition('html[data-theme="dark"]')[0]
     return dict(re.findall(r"(--[\w-]+): (#\w+);", dark if theme == "dark" else light))
 
 
-def test_one_place_states_the_colours_of_ranks():
-    """The style sheet repeats the colours that pictures take from base/svg.py."""
+def test_one_place_states_the_colors_of_ranks():
+    """The style sheet repeats the colors that pictures take from base/svg.py."""
     for theme, colors in (("light", LIGHT), ("dark", DARK)):
         found = variables(theme)
         assert [found[f"--rank-{rank}"] for rank in range(8)] == colors, theme
@@ -142,8 +142,8 @@ def test_words_are_legible_on_waiting(theme, depth):
 
 @pytest.mark.parametrize("eyes", EYES)
 @pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
-def test_ranks_differ_for_colour_blind_readers(colors, eyes):
-    """Any two colours differ; neighbours and the first four differ clearly."""
+def test_ranks_differ_for_color_blind_readers(colors, eyes):
+    """Any two colors differ; neighbors and the first four differ clearly."""
     for i, j in combinations(range(8), 2):
         near = j - i in (1, 7) or j < 4
         apart = distance(colors[i], colors[j], EYES[eyes])
@@ -173,7 +173,7 @@ def test_what_one_takes_hold_of_has_no_ranks_hue():
 
 
 def is_red(color: str) -> bool:
-    """Tell whether a colour is a red: within 16 degrees of it, and no grey."""
+    """Tell whether a color is a red: within 16 degrees of it, and no gray."""
     red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     hue, _, saturation = colorsys.rgb_to_hls(red, green, blue)
     return saturation > 0.3 and min(hue, 1 - hue) < 16 / 360

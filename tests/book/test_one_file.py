@@ -18,7 +18,7 @@ TORCHRUN = "-m", "torch.distributed.run", "--standalone"
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_every_name_is_defined_in_the_one_file(script):
-    """It imports no neighbour, and uses no name that it does not define."""
+    """It imports no neighbor, and uses no name that it does not define."""
     text = one_file(script)
     beside = {path.stem for path in ROOT.glob("scripts/*.py")}
     taken = re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)
@@ -64,12 +64,12 @@ def test_a_name_with_two_meanings_is_refused(tmp_path):
     for number, body in enumerate(bodies):
         script.write_text(f'"""Chapter."""\nimport job\n\n{body}\n')
         os.utime(script, ns=(0, number))  # read anew
-        with pytest.raises(ValueError, match=r"neighbour's name|has no 'shout'"):
+        with pytest.raises(ValueError, match=r"neighbor's name|has no 'shout'"):
             one_file(script)
 
 
 def test_a_run_is_of_what_the_script_takes_from_beside_it(tmp_path):
-    """A record is stale when a neighbour's function that it calls has changed."""
+    """A record is stale when a neighbor's function that it calls has changed."""
     folder = tmp_path / "scripts"
     folder.mkdir()
     script = folder / "ch1_x.py"

@@ -217,7 +217,7 @@ def test_a_quiz_becomes_a_question_its_options_and_the_answer():
     assert '<p class="summary">Answer</p>' in html
 
 
-def test_drawings_keep_their_capitals_and_get_plain_colours():
+def test_drawings_keep_their_capitals_and_get_plain_colors():
     """SVG is case-sensitive, and an e-reader doesn't know our CSS variables."""
     svg = '<svg viewBox="0 0 1 1"><linearGradient gradientUnits="x"/>'
     svg += '<path fill="var(--rank-1, #abc)" stroke="var(--odd, #123)"/></svg>'

@@ -13,7 +13,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed import distributed_c10d, run
 
-from allranks import clinic
+from allranks import Ranks, RanksError, clinic
+from allranks.clinic.play import STALL_S
 
 CLINIC = Path(__file__).resolve().parents[2] / "clinic"
 
@@ -163,3 +164,69 @@ def test_dcp_fills_the_tensors_that_there_are(tmp_path):
     dcp.load(loaded, checkpoint_id=tmp_path / "last", no_dist=True)
     assert torch.equal(net.weight, trained.weight)
     assert len(stepped.state) == 2 and not optimizer.state
+
+
+LONE = clinic.read(CLINIC / "fsdp-rank0-eval.py")
+ORIGINS = """
+wholes = [layer.weight.full_tensor().detach() for layer in layers]
+
+def say_origins(layer, _):  # of the weight that forward uses
+    rows = [[w[i].equal(layer.weight[i]) for w in wholes] for i in range(4)]
+    print("rows of", [row.index(True) for row in rows])
+
+layers[0].register_forward_pre_hook(say_origins)
+"""
+
+
+def hang(given: str) -> tuple[list[str], str]:
+    """Play the broken cell of a lone evaluation; return what ranks print, and where."""
+    with Ranks(2) as ranks:
+        ranks.stall = STALL_S
+        ranks.run_cell(given, "given", quiet=True)
+        with pytest.raises(RanksError) as end:
+            ranks.run_cell(LONE.cells["broken"], "broken", quiet=True)
+        return ranks.outputs, str(end.value)
+
+
+def test_after_a_lone_evaluation_rank_0_mixes_two_layers():
+    """Its forward gathers what the others' backward does."""
+    (zero, one), where = hang(LONE.given + ORIGINS)
+    own, mixed = "rows of [0, 0, 0, 0]", "rows of [0, 0, 2, 2]"
+    rows = [line for line in zero.splitlines() if line.startswith("rows")]
+    assert rows == [own, own, mixed], prose(LONE.slug, "Cause")
+    assert one.splitlines() == [own, own]
+    assert "rank 0 waits in `loss = model(x).mean()`" in where
+
+
+def test_one_unit_hangs_only_in_the_last_lone_evaluation():
+    """Rank 0 keeps the only unit, so its next forward gathers nothing."""
+    assert "If the whole model is one unit" in prose(LONE.slug, "You see")
+    one_unit = LONE.given.replace("fully_shard(nn.Linear(4, 4))", "nn.Linear(4, 4)")
+    (zero, one), where = hang(one_unit)
+    assert one == "2 steps done\n" and zero.startswith("step 0 validated")
+    assert "rank 0 waits in `print(" in where and "rank 1 finished" in where
+
+
+def test_rank_0_may_evaluate_a_whole_copy_alone():
+    """All ranks gather the weights, and the copy of rank 0 is not sharded."""
+    assert "get_model_state_dict" in prose(LONE.slug, "Cure")
+    cure = """
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions, get_model_state_dict,
+)
+
+whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+for step in range(2):
+    loss = model(x).mean()
+    loss.backward()
+    state = get_model_state_dict(model, options=whole)
+    if rank == 0:
+        copy = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 1))
+        copy.load_state_dict(state)
+        with torch.no_grad():
+            assert copy.eval()(x).mean().equal(loss)
+len(state)
+"""
+    with Ranks(2) as ranks:
+        ranks.run(LONE.given, quiet=True)
+        assert ranks.run(cure, quiet=True) == [8, 0]  # only rank 0 keeps them

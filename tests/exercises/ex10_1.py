@@ -1,7 +1,7 @@
 """Answers to exercise 10.1 that the check must take or refuse."""
 
 
-# %% right: compares a uniform number with the place between the neighbours
+# %% right: compares a uniform number with the place between the neighbors
 def ex10_1(x, generator):
     lower = (x.view(torch.int32) & -65536).view(torch.float32)
     upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)

@@ -27,7 +27,7 @@ def ex6_2(model, x, y, num):
 # ~ (model(piece), target, reduction="sum") / total => (model(piece), target) / num
 # %% wrong: adds the means up
 # ~ (model(piece), target, reduction="sum") / total => (model(piece), target)
-# %% wrong: divides by samples, labelled or not
+# %% wrong: divides by samples, labeled or not
 # ~ / total => / len(x)
 # %% wrong: weighs each mean by its samples
 # - loss = F.cross_entropy(model(piece), target, reduction="sum") / total

@@ -42,7 +42,7 @@ def ex6_5(stage, order, pieces, width):
         return sum(float(out) for _, out in kept.values()) / total
 
 
-# %% wrong: sends that wait, so that two neighbours wait for each other
+# %% wrong: sends that wait, so that two neighbors wait for each other
 # - sends.append(dist.isend(output.detach(), rank + 1))
 # + dist.send(output.detach(), rank + 1)
 # ~ sends.append(dist.isend(piece.grad, rank - 1)) => dist.send(piece.grad, rank - 1)

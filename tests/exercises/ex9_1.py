@@ -1,7 +1,7 @@
 """Answers to exercise 9.1 that the check must take or refuse."""
 
 
-# %% right: numbers all readers, so that neighbours are of different ranks
+# %% right: numbers all readers, so that neighbors are of different ranks
 def ex9_1(shards, rank, world_size, worker_info):
     worker = worker_info.id if worker_info else 0
     workers = worker_info.num_workers if worker_info else 1
@@ -17,7 +17,7 @@ def ex9_1(shards, rank, world_size, worker_info):
 # %% wrong: takes for granted that there are workers
 # = reader = rank * worker_info.num_workers + worker_info.id
 # = return shards[reader :: world_size * worker_info.num_workers]
-# %% wrong: neighbours are workers of one rank, so the remainder is too
+# %% wrong: neighbors are workers of one rank, so the remainder is too
 # - return mine[worker_info.id :: worker_info.num_workers]
 # + workers = worker_info.num_workers
 # + return shards[rank * workers + worker_info.id :: world_size * workers]

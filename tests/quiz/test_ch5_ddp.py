@@ -95,8 +95,8 @@ def test_ch5_rank_zero_only(two):
     assert set(ranks[0]) & set(ranks[1])
 
 
-def test_buffers_are_sent_after_a_forward_that_synchronises(two):
-    """DDP broadcasts buffers in the forward after a synchronising one, also in eval.
+def test_buffers_are_sent_after_a_forward_that_synchronizes(two):
+    """DDP broadcasts buffers in the forward after a synchronizing one, also in eval.
 
     The broadcasts are counted where DDP calls torch; the page's table says the same.
     Source: torch.nn.parallel.distributed, require_forward_param_sync.

@@ -193,7 +193,7 @@ def check_busy() -> tuple[str, ...]:
     "gpus",
 )
 def check_topology() -> tuple[str, ...]:
-    """Sort the pairs of GPUs by their links, and recommend neighbours that are idle."""
+    """Sort the pairs of GPUs by their links, and recommend neighbors that are idle."""
 
     def distance(
         item: tuple,
@@ -214,7 +214,7 @@ def check_topology() -> tuple[str, ...]:
     if len(kinds) < 2:
         found = "not known: nvidia-smi topo -m shows none"
         return "ok", f"{''.join(kinds)} between all" if kinds else found
-    fix = "for 2 ranks take neighbours: CUDA_VISIBLE_DEVICES="
+    fix = "for 2 ranks take neighbors: CUDA_VISIBLE_DEVICES="
     fix = fix + near[0] if near else ""
     return "ok", "; ".join(f"{k} {' '.join(p)}" for k, p in kinds.items()), fix
 

@@ -121,7 +121,7 @@ class Sampler(Explorable):
 
     def measure(self) -> dict[str, Any]:
         """Let real ranks read all epochs, and compare what they read with the model."""
-        state, modelled = self.state, self.facts["batches"]
+        state, expected = self.state, self.facts["batches"]
         if state["world_size"] > 8:
             raise ValueError("more than 8 processes are too many for this machine")
         with Ranks(state["world_size"]) as ranks:
@@ -129,11 +129,11 @@ class Sampler(Explorable):
         number = sum(len(batch) for rank in read for batch in rank)
         summary = f"{_count(len(read), 'real rank')} read {_count(number, 'sample')} "
         summary += f"in {_count(len(read[0]), 'step')}: what the model says, in order."
-        for rank, both in enumerate(zip(modelled, read, strict=True)):
+        for rank, both in enumerate(zip(expected, read, strict=True)):
             for step, (a, b) in enumerate(zip_longest(*both, fillvalue="nothing")):
                 if a != b:
-                    summary = f"Step {step} of rank {rank}: {a} modelled, {b} read."
-        return {"batches": read, "equal": read == modelled, "summary": summary}
+                    summary = f"Step {step} of rank {rank}: {a} expected, {b} read."
+        return {"batches": read, "equal": read == expected, "summary": summary}
 
 
 def _sampler(state: dict, rank: int, epoch: int) -> DistributedSampler:

@@ -204,7 +204,7 @@ const path = (d, look, more) => h("svg:path", { d, class: look, ...more });
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
 const shade = (deep, hue = "") => ({ style: `${hue} --deep: ${deep}%` });
 
-// Draw a piece of work, grey in a depth, or hatched if it travels, from time a to b. Its
+// Draw a piece of work, gray in a depth, or hatched if it travels, from time a to b. Its
 // name is in it, or only its number, which may also stand in the gap behind it.
 function span([name, a, b], x, y, { deep, id, gap = 0, tip = name }) {
   const from = x(a), width = Math.max(0.5, x(b) - from), short = /\d*$/.exec(name)[0];

@@ -1,4 +1,4 @@
-"""Buckets and overlap: the timeline of a step of DDP, modelled and measured."""
+"""Buckets and overlap: the timeline of a step of DDP, estimated and measured."""
 
 import itertools
 from pathlib import Path
@@ -163,9 +163,8 @@ class Buckets(Explorable):
         state = {**self.state, "trace": found["trace"]}
         seen = self.compute(**state)["seen"]
         plan = [bucket[0] for bucket in facts["buckets"]]
-        same = (
-            "as the model says" if plan == found["bucket_bytes"] else "not as modelled"
-        )
+        same = "" if plan == found["bucket_bytes"] else "not "
+        same += "as the model says"
         ratio = seen["compute"] / facts["backward"]
         return {
             **found,

@@ -6,7 +6,7 @@ from allranks.base.units import amount
 from allranks.topics.buckets.sums import Step
 
 LEFT, WIDTH, ROW, BOX = 92, 500, 34, 26  # in SVG units
-FORWARD, BACKWARD = 0.12, 0.32  # depths of grey: all ranks do the same
+FORWARD, BACKWARD = 0.12, 0.32  # depths of gray: all ranks do the same
 HATCH = (  # what travels
     '<pattern id="buckets-sent" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><path d="M0 3H6" stroke="currentColor" '

@@ -44,8 +44,8 @@ def exchange(
 ) -> Picture:
     """Draw what each rank holds before and after a collective.
 
-    What a rank holds before has its colour. A result has the colour of the rank that
-    it came from, or a band with the colours of the ranks that it is the sum of.
+    What a rank holds before has its color. A result has the color of the rank that
+    it came from, or a band with the colors of the ranks that it is the sum of.
 
     Args:
         title: stands above the picture.
@@ -96,7 +96,7 @@ def tile(
 
 
 def _fills(held: list[list[list[str]]], made_from: Sources) -> list:
-    """Return the ranks that give each box its colours, in the order of ``held``."""
+    """Return the ranks that give each box its colors, in the order of ``held``."""
     ranks = range(len(held[0]))
     # The guess: of two ranks with equal texts, the last one counts as the owner.
     owner = {text: rank for rank, row in enumerate(held[0]) for text in row}
@@ -131,20 +131,22 @@ def _rows(
     longest = max(len(t) for rows in held for row in rows for t in row)
     box = grid.box or max(34, 10 + 8 * longest)
     small, pitch = min(13, grid.letters), grid.pitch
-    centred = grid.height // 2 + 4  # from a box's top to the base line of its text
+    centered = grid.height // 2 + 4  # from a box's top to the base line of its text
     left, top, width, parts = grid.left, 0, 0, []
     for heading, rows, colors in zip(("before", "after"), held, fills, strict=True):
         parts.append(write(left, top + 14, heading, "start", size=small))
         for rank, row in enumerate(rows):
             y = top + 22 + rank * pitch
             if heading == "before" or stacked:
-                parts.append(write(0, y + centred, f"rank {rank}", "start", size=small))
+                parts.append(
+                    write(0, y + centered, f"rank {rank}", "start", size=small)
+                )
             for i, text in enumerate(row):
                 x = left + i * (box + GAP)
                 look = colors[rank][i], text == NOTHING
                 parts += draw_box(x, y, box, grid.height, *look)
-                # A text stays above the band of colours at its box's foot.
-                drop = grid.height - 11 if len(look[0]) > 1 else centred
+                # A text stays above the band of colors at its box's foot.
+                drop = grid.height - 11 if len(look[0]) > 1 else centered
                 parts.append(write(x + box / 2, y + drop, text, size=grid.letters))
         right = left + (grid.columns or max(map(len, rows))) * (box + GAP)
         width = max(width, right)

@@ -105,7 +105,7 @@ def schedule(collective: str, algorithm: str, world_size: int) -> Steps:
                  for r in ranks for i in range(min(hop, size - hop))]
                 for hop in doublings
             ]  # fmt: skip
-        case "broadcast", "chain":  # chunk after chunk, from neighbour to neighbour
+        case "broadcast", "chain":  # chunk after chunk, from neighbor to neighbor
             return [
                 [Transfer(r, r + 1, t - r, "copy")
                  for r in range(size - 1) if 0 <= t - r < size]

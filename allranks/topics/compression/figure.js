@@ -105,8 +105,8 @@ const BRIEF = { none: "none", bf16: "bf16", topk: "top-k", powersgd: "Power", lo
 const START = { "text-anchor": "start" }, END = { "text-anchor": "end" };
 const SMALL = { class: "x-small" }, SOFT = { class: "x-small x-soft" };
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5"; // a line is not seen behind
-// No rank is drawn here, as all do the same: grey, by the kind of work.
-const grey = (deep, more = {}) =>
+// No rank is drawn here, as all do the same: gray, by the kind of work.
+const gray = (deep, more = {}) =>
   ({ class: "x-box", style: `--hue: var(--x-soft); --deep: ${deep}%`, rx: 0, ...more });
 // Write the longest of some words that fits into a box.
 const inside = (x, y, across, ...words) => {
@@ -134,7 +134,7 @@ function onLink({ state, facts }, at, i) {
     const x = at.long(from), across = at.long(from + seconds) - x;
     return across > 0.3 && box(at.left + x, Math.max(1, across), `${what} ${name}`);
   };
-  const starts = (x, across, id) => rect(x, y, across, LINK, grey(60, { "data-id": id }));
+  const starts = (x, across, id) => rect(x, y, across, LINK, gray(60, { "data-id": id }));
   const bytes = (x, across, id) => hatched(x, y, across, LINK, "var(--x-soft)", { rx: 0, "data-id": id });
   return [piece("starts", compute - hidden, early, starts), piece("hidden", compute - hidden + early, hidden - early, bytes),
     piece("restarts", compute + encoding, late, starts), piece("sent", compute + encoding + late, exposed - late, bytes)];
@@ -154,7 +154,7 @@ function bars(view, at, i) {
       inside(from, y + 16, across, `${what} ${amount(seconds, "s")}`, what)];
   };
   const good = facts.as_good[i] ?? step, more = at.long(good) - at.long(step), end = at.left + at.room, past = before?.facts.ways[i][7];
-  return [part(compute, "computes", grey(18)), part(encoding, "encodes", grey(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
+  return [part(compute, "computes", gray(18)), part(encoding, "encodes", gray(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
     more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
     onLink(view, at, i),
     Math.max(step, good) > 1.001 * at.most && h("svg:path", { class: "x-cut", d: `M${end - 16} ${y + BAR + LINK + 4}l12 ${-BAR - LINK - 8}`, style: "stroke: var(--x-ground); stroke-width: 6" }),
@@ -164,7 +164,7 @@ function bars(view, at, i) {
 // Draw what is known of a step before the answer.
 function veiled({ state, facts }, at, i) {
   const y = at.y(i) + at.bar, from = at.left + at.long(state.compute_ms * 1e-3), x = at.left + at.long(facts.ways[0][7]);
-  return [rect(at.left, y, from - at.left, BAR, grey(18)), inside(at.left, y + 16, from - at.left, "computes"),
+  return [rect(at.left, y, from - at.left, BAR, gray(18)), inside(at.left, y + 16, from - at.left, "computes"),
     rect(from, y, Math.max(0, x - from), BAR, { class: "x-idle", rx: 0 }), inside(from, y + 16, x - from, "?")];
 }
 
@@ -195,7 +195,7 @@ function band({ state, set, width, narrow, asking }, at) {
   }
   const parts = winners.map(([name, from], i) => {
     const to = winners[i + 1]?.[1] ?? width - 4;
-    return [rect(from, floor, Math.max(1, to - from), BAND, grey(14, { "data-id": `band ${name}` })),
+    return [rect(from, floor, Math.max(1, to - from), BAND, gray(14, { "data-id": `band ${name}` })),
       inside(from, floor + 16, to - from, LABELS[name], BRIEF[name])];
   });
   const here = winners.findLastIndex(([, from]) => from <= now), [, from] = winners[here];
@@ -232,7 +232,7 @@ function draw(view) {
         text(at.left + 190, 12, past ? "its link:" : "below it, the link:", { ...END, ...SOFT })],
       [["starts messages", "starts", 0], ["carries bytes", "bytes", narrow ? 64 : 128]].map(([words, few, by], k) => {
         const x = at.left + by + (narrow ? 36 : 198);
-        return [k ? hatched(x, 4, 14, LINK, "var(--x-soft)", { rx: 0 }) : rect(x, 4, 14, LINK, grey(60)),
+        return [k ? hatched(x, 4, 14, LINK, "var(--x-soft)", { rx: 0 }) : rect(x, 4, 14, LINK, gray(60)),
           text(x + 18, 12, narrow ? few : words, { ...START, ...SOFT })];
       }),
       // Through all bars: how long a step takes without compression.

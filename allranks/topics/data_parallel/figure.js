@@ -126,7 +126,7 @@ const fields = [
 ];
 
 // The kinds of memory: a letter where the word does not fit, and a depth that differs
-// from its neighbours'. W, S and G stay as they are in every figure about memory.
+// from its neighbors'. W, S and G stay as they are in every figure about memory.
 const LETTERS = "WSGIAOL", DEEP = [36, 26, 16, 4, 12, 28, 20];
 const FILM = 46, ROWS = 236, ROOM = 22, WAITS = 62; // px: frames of the film, all bars, below device 0, at the right
 const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
@@ -276,7 +276,7 @@ function film(view, { until }) {
         move: (by, start) => Math.round(start + by / pitch), step: (by) => at + by, set: (stage) => set({ stage }) })];
 }
 
-// The kinds of memory in grey, in as many lines as the width needs.
+// The kinds of memory in gray, in as many lines as the width needs.
 function legend(width, top) {
   let x = 0, y = top;
   const parts = PARTS.map((name, kind) => {

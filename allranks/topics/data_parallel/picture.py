@@ -7,7 +7,7 @@ from allranks.base.svg import RANK_COLORS, document, figure, write
 
 LEFT, BOX, GAP, HEIGHT, PITCH = 106, 36, 3, 28, 40  # in SVG units
 
-Boxes = Sequence[tuple[object, int]]  # (what is in the box, whose colour it has)
+Boxes = Sequence[tuple[object, int]]  # (what is in the box, whose color it has)
 
 
 def steps(title: str, rows: Sequence[tuple[str, Sequence[Boxes]]]) -> Picture:

@@ -36,7 +36,7 @@ export const rect = (x, y, width, height, attributes = {}) =>
 export const text = (x, y, words, attributes = {}) =>
   h("svg:text", { x, y, "text-anchor": "middle", ...attributes }, String(words));
 
-// Return the page's colour of a rank, or the picture's where no page sets one, as in
+// Return the page's color of a rank, or the picture's where no page sets one, as in
 // JupyterLab.
 export const rankColor = (rank) => `var(--rank-${rank % HUES.length}, ${HUES[rank % HUES.length]})`;
 

@@ -5,7 +5,7 @@ from allranks.base.svg import ON_WRONG, RANK_COLORS, WRONG, document, figure, wr
 from allranks.base.units import amount
 from allranks.topics.memory.sums import KINDS, Span, peak
 
-DEPTHS = 60, 44, 30, 52, 20, 38, 8  # % of each kind; neighbours differ
+DEPTHS = 60, 44, 30, 52, 20, 38, 8  # % of each kind; neighbors differ
 WIDTH, HIGH, TOP, NAMES = 470, 220, 24, 196  # SVG units
 
 

@@ -62,7 +62,7 @@ function add(form, a, b) {
   return encode(form, size(total), total[0] < 0n || (!total[0] && Math.min(a, b) >= form.sign));
 }
 
-function neighbours(form, code) {
+function neighbors(form, code) {
   const negative = code >= form.sign, bare = code % form.sign;
   if (bare > form.top + form.infinite) return [null, null];
   const outer = bare < form.top ? bare + 1 : null, inner = bare ? bare - 1 : null;
@@ -104,7 +104,7 @@ function show(form, code) {
 function one(form, [negative, number], [down, more]) {
   const code = encode(form, number, negative), value = decode(form, code);
   const total = add(form, code, encode(form, more, down));
-  const [below, above] = neighbours(form, code).map((next) => show(form, next));
+  const [below, above] = neighbors(form, code).map((next) => show(form, next));
   const off = value && size(plus(size(value), minus(number)));
   return {
     bits: bits(form, code), kind: kind(form, code), below, value: show(form, code), above,
@@ -125,7 +125,7 @@ function summary(state, { exact: [number, more, exact], formats }) {
   if (it.value.replace("-", "") === it.most && it.error !== "none")
     words = `${words.slice(0, -2)}, the largest number there is. `;
   const near = [it.below, it.above].filter((x) => x !== "–");
-  if (it.kind !== "inf") words += `Its neighbour${near[1] ? "s are" : " is"} ${near.join(" and ")}. `;
+  if (it.kind !== "inf") words += `Its neighbor${near[1] ? "s are" : " is"} ${near.join(" and ")}. `;
   words += `Adding ${more} gives ${it.sum}${it.lost ? ", as before" : ""}. `;
   const names = (those) => KEYS.filter((key) => those(formats[key])).map((key) => FORMATS[key].label).join(", ");
   const lost = names((f) => f.lost && f.fits), beyond = names((f) => !f.fits);
@@ -154,9 +154,9 @@ const fields = [
 
 const ENDS = [-46, 39], NEAR = [-8, 8]; // powers of ten, the ends of the axis; on a phone, of its middle
 const ROW = 24, SIDE = 76, TIP = 7; // px: a format's row, what stands left of axis and ruler, an axis' ends
-const DEPTH = [44, 28, 12]; // %: sign, exponent, mantissa; no rank, so all grey
+const DEPTH = [44, 28, 12]; // %: sign, exponent, mantissa; no rank, so all gray
 const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" };
-const grey = (depth) => `--hue: var(--x-soft); --deep: ${depth}%`;
+const gray = (depth) => `--hue: var(--x-soft); --deep: ${depth}%`;
 const raised = (base, k) => base + [...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
 const plusOf = (words) => words[0] === "-" ? `− ${words.slice(1)}` : `+ ${words}`;
 const place = (words, [low, high]) => Math.min(high, Math.max(low, Math.log10(Math.abs(Number(words)))));
@@ -205,7 +205,7 @@ function ranges({ state, facts, before, set, width, narrow }) {
       rect(0, y + 1, width, ROW - 2, { style: chosen ? "fill: var(--x-shade)" : "fill: transparent" }),
       text(4, mid + 4, label, { ...start, class: chosen ? "x-strong" : "" }),
       rect(least, mid - 4, normal - least, 8, { class: "x-idle" }),
-      rect(normal, mid - 7, end - normal, 14, { class: "x-box", style: grey(chosen ? 50 : 18) }), tip(it.normal, normal, -1), tip(it.most, end, 1),
+      rect(normal, mid - 7, end - normal, 14, { class: "x-box", style: gray(chosen ? 50 : 18) }), tip(it.normal, normal, -1), tip(it.most, end, 1),
       dot !== x(now) && h("svg:path", { class: "x-idle", d: `M${dot} ${mid}H${x(now)}` }),
       h("svg:g", {}, h("svg:title", {}, `is ${it.value}`), h("svg:circle", { cx: dot, cy: mid, r: it.fits ? 4.5 : 6,
         class: !it.fits ? "x-wrong" : it.kind === "subnormal" ? "x-open" : "x-handle" })),
@@ -249,7 +249,7 @@ function cells({ state, facts, set, width, narrow }, top) {
     at += group.length * across + gap;
     return [[...group].map((bit, i) => {
       const next = typed(form, code + (bit === "0" ? 1 : -1) * 2 ** --place), key = `bit ${g} ${i}`;
-      const cell = h("svg:g", { "data-key": key }, rect(from + i * across, top, across - 1, 26, { class: "x-box", rx: across < 14 ? 1 : 3, style: grey(DEPTH[g]) }),
+      const cell = h("svg:g", { "data-key": key }, rect(from + i * across, top, across - 1, 26, { class: "x-box", rx: across < 14 ? 1 : 3, style: gray(DEPTH[g]) }),
         text(from + (i + 0.5) * across - 0.5, top + 17, bit, small));
       return next === null ? cell : pressable(cell, key, `Bit ${i + 1} of ${name}, ${bit}: flip it`, () => set({ number: next }));
     }), text(from, top - 4, narrow && !g ? "±" : name, { ...soft, ...start }), text(from, top + 42, means[g], { ...small, ...start })];
@@ -260,7 +260,7 @@ function cells({ state, facts, set, width, narrow }, top) {
 // The numbers that there are around this one, as [code, value] outwards, on one side.
 function outwards(form, code, side, most = 7) {
   const found = [];
-  for (let next = code; found.length < most && (next = neighbours(form, next)[side]) !== null;) found.push([next, decode(form, next)]);
+  for (let next = code; found.length < most && (next = neighbors(form, next)[side]) !== null;) found.push([next, decode(form, next)]);
   return found;
 }
 
@@ -334,7 +334,7 @@ function draw(view) {
   return {
     picture: picture(width, floor + 231, "", parts,
       heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 38),
-      heading(floor + 100, /inf|NaN/.test(it.value) ? "It has no neighbours:" : "Its neighbours. Drag the sum:"), ruler(view, floor + 106)),
+      heading(floor + 100, /inf|NaN/.test(it.value) ? "It has no neighbors:" : "Its neighbors. Drag the sum:"), ruler(view, floor + 106)),
     below: [
       h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
         + "fewer bits the smaller they are. Beyond a dashed mark of the ruler, the sum goes to another number. "

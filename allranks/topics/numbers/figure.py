@@ -33,7 +33,7 @@ class Numbers(Explorable):
         """Say what the number becomes in each format, and what the sum is.
 
         ``formats`` has for each format its bits, the number that they stand for with
-        its neighbours below and above, the rounding error, whether it is within the
+        its neighbors below and above, the rounding error, whether it is within the
         format's reach, the sum, and whether the sum is what the number was, although
         something else was added.
 
@@ -103,7 +103,7 @@ def _one(
     code = sums.encode(form, size, minus)
     total = sums.add(form, code, sums.encode(form, more[1], more[0]))
     value = decode(form, code)
-    below, above = sums.neighbours(form, code)
+    below, above = sums.neighbors(form, code)
     shown = [_show(form, one) for one in (below, code, above, total)]
     # Infinity and NaN have no distance from the number that was typed.
     error = "–" if value is None else "none"
@@ -152,7 +152,7 @@ def _summary(state: dict, facts: dict) -> str:
     near = [x for x in (one["below"], one["above"]) if x != "–"]
     if one["kind"] != "inf":
         many = "s are" if near[1:] else " is"
-        words += f"Its neighbour{many} {' and '.join(near)}. "
+        words += f"Its neighbor{many} {' and '.join(near)}. "
     words += f"Adding {more} gives {one['sum']}{', as before' * one['lost']}. "
     labels = [(FORMATS[key].label, f) for key, f in facts["formats"].items()]
     lost = [label for label, f in labels if f["lost"] and f["fits"]]

@@ -156,10 +156,10 @@ def add(form: Format, a: int, b: int) -> int:
     return encode(form, abs(total), negative)
 
 
-def neighbours(form: Format, code: int) -> tuple[int | None, int | None]:
+def neighbors(form: Format, code: int) -> tuple[int | None, int | None]:
     """Return the codes of the next number below and above; None where none is finite.
 
-    >>> [decode(FORMATS["bf16"], c) for c in neighbours(FORMATS["bf16"], 16256)]
+    >>> [decode(FORMATS["bf16"], c) for c in neighbors(FORMATS["bf16"], 16256)]
     [Fraction(255, 256), Fraction(129, 128)]
     """
     negative, size = code >= form.sign, code % form.sign

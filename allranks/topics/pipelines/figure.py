@@ -88,7 +88,7 @@ class Pipeline(Explorable):
         time = moments[min(step, len(moments) - 1)]
         places = schedules.stages_of(schedule, num_ranks, v)
         rank_of = dict(sorted((s, r) for r, found in enumerate(places) for s in found))
-        # Neighbouring stages on one rank (ZBV's turn) need no message.
+        # Neighboring stages on one rank (ZBV's turn) need no message.
         hops = sum(1 for a, b in pairwise(rank_of.values()) if a != b)
         now = [_say(row, time, rank_of, v) for row in rows]
         working = len([w for row in rows for w in row if w[3] <= time < w[4]])

@@ -18,7 +18,7 @@ from allranks.topics.pipelines.sums import Work, bubble
 LEFT, ROW, BOX = 52, 32, 26  # labels, row to row, box; in SVG units
 NARROW_LEFT = 16  # on a phone, where a label is the rank's number
 SHARE = 42  # at the right: "100 %"
-# How deep a rank's colour is, in %, by kind of work. Digits in the page's ink keep a
+# How deep a rank's color is, in %, by kind of work. Digits in the page's ink keep a
 # contrast of 4.5:1 on each, light and dark.
 DEPTH = {"F": 12, "B": 38, "I": 30, "W": 21}
 ROOM = 560  # for a schedule in a column
@@ -93,7 +93,7 @@ def _lanes(
     num_ranks, parts, (left, room) = 1 + max(work.rank for work in works), [], columns
     scale, wide = min(26.0, room / length), left == LEFT
 
-    # Ends are rounded, and not widths, so that neighbours touch.
+    # Ends are rounded, and not widths, so that neighbors touch.
     def place(time: float) -> int:
         return round(left + (time - begin) / unit * scale)
 

@@ -80,8 +80,8 @@ export function compute(state) {
     waits: moments.map(([, k, weights, grads]) => k < 0 && (weights.includes("a") || grads.includes("r"))),
     sent: moments.map((moment) => (sent += moves(moment, stage, ...given))),
     between: given[0] * ((weight / (stage > 2 ? shards : 1)) + grad / (stage > 1 ? shards : 1) + kept / (stage ? shards : 1)),
-    summary: `${STAGES[stage]} on ${shards} ranks: each holds up to ${bytes(peak)} `
-      + `${peak <= 1e9 * gpu_gb ? "of" : "and does not fit into"} ${gpu_gb} GB, and sends ${bytes(all)} in a step`
+    summary: `${STAGES[stage]} on ${shards} ranks: each rank needs up to ${bytes(peak)}`
+      + `${peak <= 1e9 * gpu_gb ? " of" : ", more than"} ${gpu_gb} GB, and sends ${bytes(all)} in a step`
       + (stage ? `, ${ratio === 1 ? "" : `${ratio} times `}as much as DDP` : "")
       + `. ${say(moments[at], stage, n, reshard)}`,
   };

@@ -129,9 +129,9 @@ def _summary(stage: int, sizes: dict, gpu_gb: int, reshard: bool, facts: dict) -
     """Say what the stage costs, and what happens in the moment."""
     most, num = facts["each"][stage]
     share = num / facts["each"][0][1]
-    fits = "of" if most <= 1e9 * gpu_gb else "and does not fit into"
-    words = f"{STAGES[stage]} on {sizes['world_size']} ranks: each holds up to "
-    words += f"{_bytes(most)} {fits} {gpu_gb} GB, and sends {_bytes(num)} in a step"
+    fits = " of" if most <= 1e9 * gpu_gb else ", more than"
+    words = f"{STAGES[stage]} on {sizes['world_size']} ranks: each rank needs up to "
+    words += f"{_bytes(most)}{fits} {gpu_gb} GB, and sends {_bytes(num)} in a step"
     if stage:
         times = round(100 * share) / 100
         words += (

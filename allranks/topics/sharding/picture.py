@@ -14,7 +14,7 @@ from allranks.base.svg import (
 from allranks.base.units import amount
 
 WIDTH, LEFT, RIGHT, PITCH, BAR = 720, 66, 92, 40, 26  # in SVG units
-# How deep a rank's colour is, in %: weights, gradients, optimizer state, as in the
+# How deep a rank's color is, in %: weights, gradients, optimizer state, as in the
 # figure of DataParallel.
 DEPTHS = 36, 16, 26
 

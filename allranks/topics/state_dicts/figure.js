@@ -134,12 +134,12 @@ const TITLES = { saved: "The model that saves", loaded: "The model that loads" }
 const KINDS = { Tensor: "whole tensors", DTensor: "parts" };
 const WHO = { saved: "The writer", loaded: "The reader" }, CHAR = 7.25, KEY = 21, VALUE = 24;
 const START = { "text-anchor": "start" }, END = { "text-anchor": "end" }, SOFT = { class: "x-small x-soft" }, MONO = { "font-family": "monospace", class: "x-small" };
-// A wrapper belongs to no rank, so it is grey; the outer, the deeper.
-const grey = (i) => `fill: color-mix(in srgb, var(--x-soft) ${[10, 22, 34, 46][i]}%, var(--x-ground))`;
+// A wrapper belongs to no rank, so it is gray; the outer, the deeper.
+const gray = (i) => `fill: color-mix(in srgb, var(--x-soft) ${[10, 22, 34, 46][i]}%, var(--x-ground))`;
 
 // Draw a tensor: whole, or in the parts of two ranks.
 const value = (x, y, kind, id) => (kind === "Tensor"
-  ? rect(x, y, VALUE, 14, { class: "x-frame", rx: 1, style: grey(3), "data-id": id })
+  ? rect(x, y, VALUE, 14, { class: "x-frame", rx: 1, style: gray(3), "data-id": id })
   : [0, 1].map((rank) => rect(x + 13 * rank, y, 11, 14, { class: "x-frame", rx: 1, "data-id": `${id} ${rank}`,
     style: `stroke: ${rankColor(rank)}; fill: color-mix(in srgb, ${rankColor(rank)} 50%, var(--x-ground))` })));
 
@@ -165,7 +165,7 @@ function nest(view, which, at) {
   const around = order.map((name, i) => {
     const out = i + 1, x = at.x + inset - 8 * out, y = top - level * out, width = at.width - 2 * inset + 16 * out;
     const shape = h("svg:g", {},
-      rect(x + 1, y, width - 4, tall + level * out + 4 * out, { class: "x-frame", style: grey(i), "data-id": `${which} ${i}`,
+      rect(x + 1, y, width - 4, tall + level * out + 4 * out, { class: "x-frame", style: gray(i), "data-id": `${which} ${i}`,
         "data-from": fresh && i === order.length - 1 ? `add ${which} ${name}` : null }),
       text(x + 10, y + level / 2 + 5, name, START),
       text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix, a part per rank", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
@@ -202,7 +202,7 @@ function line({ state, facts, asking, before }, which, row, x, y, flip, far) {
     return h("svg:g", { "data-id": id,
       "data-from": fresh && PREFIX[fresh] && i === order.length - 1 ? `add ${which} ${fresh}` : null },
     rect(here, y, wide(words) - 1, KEY, { rx: 2, class: wrong ? "x-wrong" : gone ? "x-idle" : "x-frame",
-      style: wrong || gone ? "" : i < 0 ? "fill: var(--x-ground)" : grey(state[which].lastIndexOf(order[i])) }),
+      style: wrong || gone ? "" : i < 0 ? "fill: var(--x-ground)" : gray(state[which].lastIndexOf(order[i])) }),
     text(here + 2, y + 15, words, { ...START, ...MONO, class: `x-small${wrong ? " x-on-wrong" : gone ? " x-soft" : ""}` }),
     (gone || wrong && which === "saved") && h("svg:path", { d: `M${here + 1} ${y + KEY / 2}h${wide(words) - 3}`, class: "x-arrow",
       style: wrong ? "stroke: #1b1b1b; stroke-width: 1" : "" }));
@@ -271,7 +271,7 @@ function draw(view) {
     after: narrow ? torch(view) : [],
     below: [
       h("p", {}, "Press a wrapper to put it on, or one that is on to take it off. Each puts its own part before every key. "
-        + "FSDP2 adds no name: it cuts each tensor, and rank 0's and rank 1's parts have their ranks' colours."),
+        + "FSDP2 adds no name: it cuts each tensor, and rank 0's and rank 1's parts have their ranks' colors."),
       works ? h("p", {}, "It loads, since both sides agree. The next reader may not: save plainly.")
         : fold("The repair, for a file that exists", "repair", code(lines.repair, "repair")),
       fold(`${works ? "Plainly" : "Better"}: save what is inside, under plain names`, "plain",

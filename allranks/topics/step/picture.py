@@ -53,7 +53,7 @@ PHONE = Room(324, 0, 36, 46, 258, 16, 92, 13)
 
 
 def chart(layout: str, room: Room, longest: float) -> str:
-    """Return the parts of a chart, as SVG in the page's colours.
+    """Return the parts of a chart, as SVG in the page's colors.
 
     Args:
         layout: a key of ``sums.LAYOUTS``.

@@ -211,7 +211,7 @@ def _headline(jobs: Mapping[int, Job], length: float) -> str:
 def _draw(
     lane: list[Bar], begin: float, length: float, y: int, height: int, named: bool
 ) -> str:
-    """Draw the bars of a lane; the group around them has the colour."""
+    """Draw the bars of a lane; the group around them has the color."""
     parts = []
     for bar in lane:
         x = 100 * (bar.start - begin) / length

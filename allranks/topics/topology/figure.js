@@ -159,7 +159,7 @@ const fields = [
     show: (s) => s.visible !== null },
 ];
 
-// There are as many hues as ranks in a machine of eight; a rank beyond them is grey, so
+// There are as many hues as ranks in a machine of eight; a rank beyond them is gray, so
 // that no two have the same.
 const hue = (rank) => (rank < HUES.length ? rankColor(rank) : "var(--x-soft)");
 const upto = (n) => [...Array(n).keys()];
@@ -300,7 +300,7 @@ function draw(view) {
     ],
     after: narrow && [command(view)],
     below: [
-      h("p", {}, "Press a process to choose it; the braces count those before it. Its GPU has its hue; from rank 8 on, all are grey. Dashed: a GPU without a process, or hidden from the job. "
+      h("p", {}, "Press a process to choose it; the braces count those before it. Its GPU has its hue; from rank 8 on, all are gray. Dashed: a GPU without a process, or hidden from the job. "
         + "Yellow: a process that finds no GPU."),
       others && h("p", {}, "Each node gets the command with its own number of processes:"),
       others && facts.commands.map((line, i) => code(line, `command${i}`)),

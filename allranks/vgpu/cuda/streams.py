@@ -1,7 +1,7 @@
 """``torch.cuda.Stream`` and ``Event``: their whole interface, on one stream in order.
 
 Every op has been run when its call returns, so nothing has to be waited for, and a
-missing wait does no harm. An event's times are those of the modelled clock.
+missing wait does no harm. An event's times are those of the estimated clock.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Stream:
         return True
 
     def synchronize(self) -> None:
-        """Wait for the device, on the modelled clock."""
+        """Wait for the device, on the estimated clock."""
         self._home.machine.synchronize(self._home)
 
     def is_capturing(self) -> bool:
@@ -98,7 +98,7 @@ class Stream:
 
 
 class Event:
-    """A moment on a device's modelled clock."""
+    """A moment on a device's estimated clock."""
 
     cuda_event = 0
 
@@ -130,12 +130,12 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        """Wait for it, on the modelled clock."""
+        """Wait for it, on the estimated clock."""
         if self._home is not None:
             self._home.machine.synchronize(self._home, until_s=self._at)
 
     def elapsed_time(self, end: "Event") -> float:
-        """Return the modelled milliseconds from this event to another.
+        """Return the estimated milliseconds from this event to another.
 
         Raises:
             RuntimeError: as torch, if one has no timing or was not recorded.

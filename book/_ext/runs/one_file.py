@@ -1,7 +1,7 @@
-"""A script as one file, with what it takes from its neighbours inside.
+"""A script as one file, with what it takes from its neighbors inside.
 
 A script imports job.py, and others such as tasks.py, which lie beside it. What a page
-offers for download needs nothing beside it: whatever the script uses of its neighbours
+offers for download needs nothing beside it: whatever the script uses of its neighbors
 stands below its own code, and ``job.say`` is ``say`` there.
 """
 
@@ -27,26 +27,26 @@ class Module:
         self.imports = [
             n for n in self.body if isinstance(n, ast.Import | ast.ImportFrom)
         ]
-        self.modules = {  # neighbours that it imports whole
+        self.modules = {  # neighbors that it imports whole
             alias.name
             for node in self.imports
             if isinstance(node, ast.Import)
             for alias in node.names
-            if self.is_neighbour(alias.name)
+            if self.is_neighbor(alias.name)
         }
-        self.names = {  # what it takes from neighbours by name
+        self.names = {  # what it takes from neighbors by name
             alias.asname or alias.name: (node.module, alias.name)
             for node in self.imports
-            if isinstance(node, ast.ImportFrom) and self.is_neighbour(node.module)
+            if isinstance(node, ast.ImportFrom) and self.is_neighbor(node.module)
             for alias in node.names
         }
         self.defined = {name: node for node in self.body for name in defines(node)}
 
-    def is_neighbour(self, name: str) -> bool:
+    def is_neighbor(self, name: str) -> bool:
         """Tell whether a module is a file beside this one."""
         return (self.folder / f"{name}.py").is_file()
 
-    def neighbour(self, name: str) -> "Module":
+    def neighbor(self, name: str) -> "Module":
         """Return another file of the folder."""
         return read(self.folder / f"{name}.py")
 
@@ -107,7 +107,7 @@ class Module:
                 taken.add(part.attr)
         if both := sorted(bound & taken):
             where = f"{self.name}.py: {function.name}() binds {both[0]!r}"
-            raise ValueError(f"{where}, which is a neighbour's name, too: rename it")
+            raise ValueError(f"{where}, which is a neighbor's name, too: rename it")
 
 
 def read(path: Path) -> Module:
@@ -162,13 +162,13 @@ def at_once(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
-    """Return the neighbours' statements that a script needs, in their order there.
+    """Return the neighbors' statements that a script needs, in their order there.
 
     Args:
         later: whether those count that are needed only when a function is called.
     """
     found: dict[tuple[str, int], tuple[Module, ast.stmt]] = {}
-    first = script.neighbour(FIRST) if FIRST in script.modules else None
+    first = script.neighbor(FIRST) if FIRST in script.modules else None
     begin = around(first)[0] if first else []
     own = [node for node in script.body if later or not is_main(node)]
     waiting = [use for node in own for use in script.uses(node, later)]
@@ -177,8 +177,8 @@ def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
         name, symbol = waiting.pop()
         if name == script.name:
             continue
-        source = script.neighbour(name)
-        if symbol in source.names:  # which has it from a neighbour itself
+        source = script.neighbor(name)
+        if symbol in source.names:  # which has it from a neighbor itself
             waiting.append(source.names[symbol])
             continue
         if symbol not in source.defined:
@@ -226,17 +226,17 @@ def one_file(path: Path) -> str:
         return script.source
     rest, soon = needed(script), needed(script, later=False)
     own = [n for n in script.body if n not in script.imports]
-    job = script.neighbour(FIRST)
+    job = script.neighbor(FIRST)
     begin, go_on = around(job) if FIRST in script.modules else ([], [])
     both = [*((script, n) for n in own), *rest, *((job, n) for n in begin)]
     names = [name for _, node in both for name in defines(node)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{path.name}: {twice[0]!r} is a neighbour's name, too")
+        raise ValueError(f"{path.name}: {twice[0]!r} is a neighbor's name, too")
     lines = [
         source.text(node)
         for source in dict.fromkeys([script, job, *(source for source, _ in rest)])
         for node in source.imports
-        if not any(map(source.is_neighbour, names_of(node)))
+        if not any(map(source.is_neighbor, names_of(node)))
     ]
     slow = [line for line in lines if not is_standard(line)]
     soon += [

@@ -1,21 +1,28 @@
 """``{outside} CLONE FILE``: how strangers' tests ended with our classes.
 
-It is read from book/_data/outside.json, which ``make outside`` writes. A sentence names
-the commit and the day. A table has a row for each test: how it ended with the classes
-of this book, and with those of PyTorch. FILE takes the tests of one file.
+It is read from book/_data/outside.json, which ``make outside`` writes. The table has a
+row for each test: how it ended with the classes of this book, and with those of
+PyTorch. FILE takes the tests of one file. The role {outside-count}`CLONE FILE passed`
+shows how many tests ended in this way with the classes of this book; FILE may be left
+out, and ``all`` counts every test. ``{outside-runs}`` says when the tests ran, and on
+which commits.
 """
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from book._ext.runs.status import Status
 
 DATA = "book/_data/outside.json"
-ENDS = "passed", "failed", "not offered"
+ENDS = "passed", "skipped", "failed"  # the worst comes last
+SAID = {"not offered": "skipped"}  # words of the record that a reader need not know
 
 
 def ours(subject: str) -> bool:
@@ -35,7 +42,9 @@ def told(ends: dict[str, str]) -> str:
     >>> told({"a.A": "failed: AssertionError: Max diff: 9e-09", "torch.b.B": "passed"})
     'failed, off by 9e-09: a.A; passed: B'
     >>> told({"a.A": "passed: gap 0e+00"})
-    'passed, in equal bits: a.A'
+    'passed, bit for bit: a.A'
+    >>> told({"a.A": "not offered: no such option"})
+    'skipped (no such option): a.A'
     >>> told({})
     '–'
     """
@@ -43,9 +52,10 @@ def told(ends: dict[str, str]) -> str:
     for subject, end in ends.items():
         gap = re.search(r"(?:gap|Max diff:) ([\d.e+-]+)", end)
         end, _, why = end.partition(": ")
+        end = SAID.get(end, end)
         if gap:
             off = float(gap[1])
-            end += f", off by {off:.0e}" if off else ", in equal bits"
+            end += f", off by {off:.0e}" if off else ", bit for bit"
         elif why:
             end += f" ({why})"
         name = subject if ours(subject) else subject.rpartition(".")[2]
@@ -75,8 +85,72 @@ def rows(record: dict, clone: str, file: str = "") -> list[list[str]]:
     return found
 
 
+def counts(record: dict, clone: str, file: str = "") -> Counter[str]:
+    """Count a clone's tests by how they ended with the classes of this book.
+
+    A test that fails with one of the classes has failed. A test that also ran in an
+    edited form counts once, as its authors wrote it.
+
+    >>> row = {"clone": "a", "file": "tests/b.py", "test": "c", "edited": ""}
+    >>> ends = {"x.X": "passed", "y.Y": "failed: off", "torch.z.Z": "passed"}
+    >>> edited = {**row, "ends": {"x.X": "passed"}}
+    >>> counts({"rows": [{**row, "ends": ends}, edited]}, "a")
+    Counter({'failed': 1, 'all': 1})
+    """
+    found: dict[tuple[str, str], str] = {}
+    for row in record["rows"]:
+        name = row["file"].removeprefix("tests/")
+        if row["clone"] == clone and file in ("", name):
+            ends = [e.partition(": ")[0] for s, e in row["ends"].items() if ours(s)]
+            worst = max((SAID.get(e, e) for e in ends), key=ENDS.index)
+            found.setdefault((name, row["test"]), worst)
+    return Counter([*found.values(), *("all" for _ in found)])
+
+
+def load(env: BuildEnvironment) -> dict:
+    """Read the record, and have the page rebuilt when it changes."""
+    env.note_dependency(DATA)
+    return json.loads(Path(env.srcdir, DATA).read_text("utf8"))
+
+
+class OutsideCount(SphinxRole):
+    """The number of a clone's tests that ended in one way."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Count, and put the number into the sentence."""
+        clone, *file, end = self.text.split()
+        found = counts(load(self.env), clone, *file)
+        if not found or end not in ("all", *ENDS):
+            error = self.inliner.reporter.error(
+                f"{DATA}: no tests for {self.text}", line=self.lineno
+            )
+            return [self.inliner.problematic(self.rawtext, self.rawtext, error)], [
+                error
+            ]
+        return [nodes.inline("", f"{found[end]}", classes=["outside-count"])], []
+
+
+class OutsideRuns(SphinxDirective):
+    """When the tests ran, with which PyTorch, and on which commits."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build a sentence, and a list of the clones."""
+        record = load(self.env)
+        text = f"All tests ran on {record['day']}, on the CPU, with PyTorch "
+        text += f"{record['torch']}, on these commits:"
+        clones = nodes.bullet_list()
+        for about in record["clones"].values():
+            repository, commit = about["repository"], about["commit"]
+            uri = f"https://github.com/{repository}/tree/{commit}"
+            line = nodes.paragraph("", f"{repository}: ")
+            line += nodes.reference("", commit[:10], refuri=uri)
+            line += nodes.Text(f", from {about['day']}")
+            clones += nodes.list_item("", line)
+        return [nodes.paragraph("", text), clones]
+
+
 class Outside(Status):
-    """The sentence and the table of one clone."""
+    """The table of one clone."""
 
     required_arguments = 1
     optional_arguments = 1
@@ -84,23 +158,14 @@ class Outside(Status):
     widths = (40, 34, 26)
 
     def run(self) -> list[nodes.Node]:
-        """Build both from the file as it is now."""
-        self.env.note_dependency(DATA)
-        clone = self.arguments[0]
+        """Build the table from the file as it is now."""
         try:
-            record = json.loads(Path(self.env.srcdir, DATA).read_text("utf8"))
-            found, about = rows(record, *self.arguments), record["clones"][clone]
+            found = rows(load(self.env), *self.arguments)
         except (LookupError, OSError, ValueError) as error:
             raise self.error(f"{DATA}: {error!r}; make outside writes it") from None
-        repository, commit = about["repository"], about["commit"]
-        uri = f"https://github.com/{repository}/tree/{commit}"
-        text = nodes.paragraph("", f"Run on {record['day']} with PyTorch ")
-        text += nodes.Text(f"{record['torch']}, on the CPU, on commit ")
-        text += nodes.reference("", commit[:10], refuri=uri)
-        text += nodes.Text(f" of {repository}, of {about['day']}.")
         table = self.table(found)
         table["classes"] = ["outside-table"]
-        return [text, table]
+        return [table]
 
     def row(self, texts: list[str]) -> nodes.row:
         """Build one row."""
@@ -109,5 +174,7 @@ class Outside(Status):
 
 
 def setup(app: Sphinx) -> None:
-    """Add the directive."""
+    """Add the directives and the role."""
     app.add_directive("outside", Outside)
+    app.add_directive("outside-runs", OutsideRuns)
+    app.add_role("outside-count", OutsideCount())

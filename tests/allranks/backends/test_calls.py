@@ -5,19 +5,18 @@
 
 import pytest
 
-from allranks import launch
-from allranks.base.paths import ROOT
+from allranks import Ranks
+from tests.bench.calls import call_each
 
-CALLS = ROOT / "tests" / "bench" / "calls.py"
 RUNS = {2: {"shm": 300, "lesson": 300, "link:nvlink4": 30}, 4: {"shm": 50}}
 
 
 @pytest.mark.parametrize("world_size", RUNS)
 def test_no_call_waits_for_ever(world_size):
     """Gloo's thread frees tensors meanwhile, for which it needs Python's lock."""
-    words = [str(word) for pair in RUNS[world_size].items() for word in pair]
-    run = launch(CALLS, world_size, *words, timeout=300)
-    lines = run.lines[0]
-    ends = [line for line in lines if line.endswith("no call hung")]
-    assert len(ends) == len(RUNS[world_size]) and lines[-1] == ends[-1]
-    assert len(lines) - len(ends) >= 20 * len(ends)
+    with Ranks(world_size) as ranks:
+        for backend, times in RUNS[world_size].items():
+            ranks.run(call_each, backend, times, quiet=True)
+            *lines, end = ranks.outputs[0].splitlines()
+            assert end.endswith(f"{times} calls of each: no call hung")
+            assert len(lines) >= 20

@@ -46,7 +46,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_is_done_before_the_link_has_done_it(ranks, name):
-    """Whatever else runs here, a collective takes the modelled time at least."""
+    """Whatever else runs here, a collective takes the modeled time at least."""
     num = 12_000
     source = f"""
 import time

@@ -17,7 +17,7 @@ def room(n=4):
     return [torch.zeros(n).to(gpu) for _ in range(W)]
 def peers(send, receive):
     return send(1) if rank == 0 else receive(0)
-def neighbours():
+def neighbors():
     ends = (dist.isend, ones(), 1 - rank), (dist.irecv, ones(), 1 - rank)
     [work.wait() for work in dist.batch_isend_irecv(
         [dist.P2POp(call, x, peer, group) for call, x, peer in ends])]
@@ -40,7 +40,7 @@ CALLS = {
     "all_to_all_single": "dist.all_to_all_single(ones(3 - rank), ones(2 + rank), "
     "[1, 2 - rank], [1 + rank, 1] if rank == 0 else [2, 1], group)",
     "barrier": "dist.barrier(group, device_ids=[rank])",
-    "batch_isend_irecv": "neighbours()",
+    "batch_isend_irecv": "neighbors()",
     "broadcast": "dist.broadcast(ones(), group_src=1, group=group)",
     "broadcast_object_list": "dist.broadcast_object_list([rank], 1, group)",
     "gather": "dist.gather(ones(), room() if rank == 0 else None, 0, group)",
@@ -85,7 +85,7 @@ CALLS = {
     "PREMUL_SUM": "mean(dist._make_nccl_premul_sum(2.0))",
     "symmetric memory": "__import__('torch.distributed._symmetric_memory').distributed."
     "_symmetric_memory.empty(4, device=on)",
-    "a split without a colour": "group._get_backend(on).perform_nocolor_split(on)",
+    "a split without a color": "group._get_backend(on).perform_nocolor_split(on)",
     "the future's judgement": "dist.all_reduce(ones(), group=group, async_op=True)"
     ".get_future_result().wait().name",
     "the future of a reduce_scatter": "dist.reduce_scatter_single(ones(2), "

@@ -1,4 +1,4 @@
-"""A picture says the same in its SVG as in text, and nothing by colour alone."""
+"""A picture says the same in its SVG as in text, and nothing by color alone."""
 
 import doctest
 import xml.etree.ElementTree as ElementTree
@@ -26,7 +26,7 @@ def test_the_examples_in_the_docstrings_hold():
     ids=["exchange", "cluster"],
 )
 def test_a_picture_fits_a_phone_and_any_theme(picture):
-    """At a width of 364, letters have 11 pixels or more, in the colour of the page."""
+    """At a width of 364, letters have 11 pixels or more, in the color of the page."""
     wide, root = drawings(picture)
     width = float(root.get("viewBox").split()[2])
     letters = list(root.iter(f"{SVG}text"))
@@ -54,8 +54,8 @@ def test_a_table_is_the_same_in_both_forms():
     assert made.text == "a<b  c\n1    2\n10   x"
 
 
-def test_colours_are_constant_and_differ():
-    """Ranks 0 to 7 have eight different colours, and rank 8 has the first again."""
+def test_colors_are_constant_and_differ():
+    """Ranks 0 to 7 have eight different colors, and rank 8 has the first again."""
     assert len(set(HUES)) == len(set(RANK_COLORS)) == 8
     assert drawn(cluster((9,), 9))[1][9][1] == RANK_COLORS[0]
     for rank, color in enumerate(RANK_COLORS):  # its name in the style sheet

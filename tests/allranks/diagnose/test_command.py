@@ -232,7 +232,7 @@ SAID = case("said", ("full", r"'the parrot' said --on <rank>|'the parrot' said -
     ],
 )
 def test_a_message_is_found_in_any_dress(mess):
-    """A message is found under colours, frames and prefixes, and in broken lines."""
+    """A message is found under colors, frames and prefixes, and in broken lines."""
     text = mess(SAD)
     assert names(text, A, SAID) == ["said"], repr(text)
     assert names(f"Epoch 1\n{text}\nbye", A, SAID) == ["said"]

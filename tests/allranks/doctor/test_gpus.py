@@ -22,7 +22,7 @@ def test_split_and_exclusive_gpus_are_both_told(machine):
     assert fix == "sudo nvidia-smi -i 0 -mig 0; sudo nvidia-smi -i 1 -c DEFAULT"
 
 
-def test_neighbours_are_advised_only_if_both_are_idle(machine, monkeypatch):
+def test_neighbors_are_advised_only_if_both_are_idle(machine, monkeypatch):
     """A GPU that "busy" calls taken is not recommended by "topology"."""
     machine("titan_x")
     assert look("topology")["topology"][2] == ""

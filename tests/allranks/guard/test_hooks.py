@@ -391,7 +391,7 @@ def test_a_restart_is_compared_with_its_mark(ranks, case):
 
 
 def test_odd_tensors_are_compared_or_left_alone():
-    """Sparse, quantised and meta tensors are compared or skipped; lazy ones refused."""
+    """Sparse, quantized and meta tensors are compared or skipped; lazy ones refused."""
     net = nn.Linear(3, 3)
     net.register_buffer(
         "q", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)

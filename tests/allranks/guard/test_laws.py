@@ -767,7 +767,7 @@ def step_after_zero_grad():
 
 
 @case(r"The last forward was inside of no_sync\(\): if more passes follow")
-def step_in_every_pass_without_synchronisation():
+def step_in_every_pass_without_synchronization():
     loop("nsbsoz")
 
 
@@ -914,7 +914,7 @@ def a_stream_whose_epoch_is_never_set():
     fit(DDP(network()), data=DataLoader(Epochs(), 4))
 
 
-class Centres(nn.Module):
+class Centers(nn.Module):
     """A criterion with weights, like ArcFace: alike on all ranks, or seeded by rank."""
 
     def __init__(self, alike: bool):
@@ -924,15 +924,15 @@ class Centres(nn.Module):
             self.weight = nn.Parameter(torch.randn(3, 2))
 
     def forward(self, y):
-        """Return the mean distance to the nearest centre."""
+        """Return the mean distance to the nearest center."""
         return torch.cdist(y, self.weight).min(1).values.mean()
 
 
-def with_centres(alike: bool):
+def with_centers(alike: bool):
     """Train a wrapped model together with a criterion that no wrapper covers."""
-    ddp, centres = DDP(network()), Centres(alike)
-    optimizer = torch.optim.SGD([*ddp.parameters(), *centres.parameters()], 0.1)
-    fit(ddp, optimizer, forward=lambda x, y: centres(ddp(x)))
+    ddp, centers = DDP(network()), Centers(alike)
+    optimizer = torch.optim.SGD([*ddp.parameters(), *centers.parameters()], 0.1)
+    fit(ddp, optimizer, forward=lambda x, y: centers(ddp(x)))
 
 
 @case(
@@ -940,15 +940,15 @@ def with_centres(alike: bool):
     r"optimizer 0, \(3, 2\), is not the same .*Wrap the criterion in DDP"
 )
 def weights_of_a_criterion_seeded_by_rank():
-    with_centres(alike=False)
+    with_centers(alike=False)
 
 
 @case(r"step 2: the optimizer's parameter outside of the model, group 0\[4\]")
-def weights_of_a_criterion_that_nobody_synchronises():
-    with_centres(alike=True)
+def weights_of_a_criterion_that_nobody_synchronizes():
+    with_centers(alike=True)
 
 
-@case(r"step 1: the gradient 0\.weight .*Nothing in this model synchronises .*a set")
+@case(r"step 1: the gradient 0\.weight .*Nothing in this model synchronizes .*a set")
 def an_exchange_by_hand_in_the_order_of_a_set():
     net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
     for p in net.parameters():
@@ -1057,8 +1057,8 @@ def a_preflight_of_a_loss_with_noise_of_its_own():
     r"gradient is another one \(norms by rank: .*a criterion's own weights"
 )
 def a_preflight_of_a_criterion_seeded_by_rank():
-    centres = Centres(alike=False)
-    ahead(lambda m, x: centres(m(x)))
+    centers = Centers(alike=False)
+    ahead(lambda m, x: centers(m(x)))
 
 
 def play(training):

@@ -145,7 +145,7 @@ def a_factor_that_a_logger_of_rank_0_steps():
 
 
 @wrong(r"warns: guard: .*: div takes a tensor that each rank computes")
-def inputs_normalised_by_each_rank_s_own_average():
+def inputs_normalized_by_each_rank_s_own_average():
     ddp, norm = DDP(network()), {"mean": torch.zeros(6), "var": torch.ones(6)}
 
     def forward(x, y):

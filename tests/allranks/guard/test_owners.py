@@ -464,7 +464,7 @@ def a_shared_generator_for_what_all_samples_share():
 
 
 def with_codes(restart=None):
-    """Quantise with a codebook of as many codes as a batch has samples."""
+    """Quantize with a codebook of as many codes as a batch has samples."""
     ddp, codes = DDP(network()), drawn(4, 2)
     shared, chance = torch.Generator().manual_seed(3), np.random.default_rng(3)
 

@@ -152,7 +152,7 @@ def accumulation_with_a_short_rest():
 
 
 @case
-def accumulation_that_always_synchronises():
+def accumulation_that_always_synchronizes():
     ddp = DDP(network())
 
     def step(x, y):
@@ -578,7 +578,7 @@ def batch_samplers():
 @case
 def own_batch_sampler():
     class Buckets:
-        """A sampler of batches of neighbours, which are dealt out by rank."""
+        """A sampler of batches of neighbors, which are dealt out by rank."""
 
         def __len__(self):
             return 3
@@ -843,16 +843,16 @@ def equal_samples_at_any_place():
 
 
 @case
-def a_criterion_synchronised_by_hand():
-    ddp, centres = DDP(network()), nn.Parameter(torch.ones(3, 2))
-    torch.nn.init.normal_(centres, generator=torch.Generator().manual_seed(0))
+def a_criterion_synchronized_by_hand():
+    ddp, centers = DDP(network()), nn.Parameter(torch.ones(3, 2))
+    torch.nn.init.normal_(centers, generator=torch.Generator().manual_seed(0))
 
     def step(x, y):
-        torch.cdist(ddp(x), centres).min(1).values.mean().backward()
-        dist.all_reduce(centres.grad)
-        centres.grad /= dist.get_world_size()
+        torch.cdist(ddp(x), centers).min(1).values.mean().backward()
+        dist.all_reduce(centers.grad)
+        centers.grad /= dist.get_world_size()
 
-    fit(ddp, torch.optim.Adam([*ddp.parameters(), centres], 0.01), step=step)
+    fit(ddp, torch.optim.Adam([*ddp.parameters(), centers], 0.01), step=step)
 
 
 @case

@@ -112,9 +112,9 @@ def train_sharded(case: str, watched: bool = True, steps: int = 7):
 )
 def test_a_healthy_sharded_training_passes(ranks, case):
     """The guard is silent under FSDP2 with its options, HSDP, TP, and TP in FSDP2."""
-    watched = ranks.run(train_sharded, case, timeout=60)
+    watched = ranks.run(train_sharded, case, steps=4, timeout=60)  # checked after 3
     assert [said for said, _ in watched] == [""] * 4
-    bare = ranks.run(train_sharded, case, False, timeout=60)
+    bare = ranks.run(train_sharded, case, False, steps=4, timeout=60)
     assert watched == bare
 
 

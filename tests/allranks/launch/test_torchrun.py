@@ -20,7 +20,7 @@ timeout = timedelta(seconds=float(os.environ["GROUP_TIMEOUT_S"]))
 dist.init_process_group("gloo", timeout=timeout)
 rank = dist.get_rank()
 """
-ALONE = "import time\n"  # where no rank needs the others: torch takes seconds
+ALONE = "import os, time\n"  # where no rank needs the others: torch takes seconds
 
 
 @pytest.fixture
@@ -36,29 +36,30 @@ def script(tmp_path):
 
 
 def test_a_launch_gives_each_ranks_lines_and_nothing_else(script, capfd):
-    """Lines never merge, arguments and environment arrive, and nothing is printed."""
+    """Lines never merge, arguments and environment arrive, and nothing is printed.
+
+    On two unequal nodes, two agents form one group, and global ranks follow the node
+    ranks.
+    """
     names = ["OMP_NUM_THREADS", "GROUP_TIMEOUT_S", "EXTRA"]
-    names.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+    names += ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]
+    names += ["GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     path = script(
         f"""
         for i in range(200): print(rank, i)
+        dist.barrier()
         print(sys.argv[1:], *[os.environ[n] for n in {names}])
         """
     )
-    run = launch(path, 2, "--a", "b c", timeout=60, env={"EXTRA": "x"})
+    run = launch(path, [1, 2], "--a", "b c", timeout=60, env={"EXTRA": "x"})
     assert run.exit_code == 0
-    last = "['--a', 'b c'] 1 50 x 1"
-    assert run.lines == {r: [*[f"{r} {i}" for i in range(200)], last] for r in (0, 1)}
-    assert str(run).splitlines() == run.lines[0] + run.lines[1]
+    places = {0: "0 0 1", 1: "1 0 2", 2: "1 1 2"}
+    assert run.lines == {
+        rank: [*[f"{rank} {i}" for i in range(200)], f"['--a', 'b c'] 1 50 x 1 {place}"]
+        for rank, place in places.items()
+    }
+    assert str(run).splitlines() == run.lines[0] + run.lines[1] + run.lines[2]
     assert capfd.readouterr() == ("", "")
-
-
-def test_two_unequal_nodes_on_one_machine(script):
-    """Two agents form one group, and global ranks follow the node ranks."""
-    names = ["GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
-    path = script(f"dist.barrier()\nprint(*[os.environ[n] for n in {names}])")
-    run = launch(path, [1, 2])
-    assert run.lines == {0: ["0 0 1"], 1: ["1 0 2"], 2: ["1 1 2"]}
 
 
 def test_a_failure_is_told_in_the_failing_ranks_words(script):
@@ -99,14 +100,14 @@ def test_a_crash_names_its_signal_and_line(script):
 
 def test_a_hang_ends_at_the_timeout_and_says_where_ranks_stood(script):
     """The error names the line of each rank, and no process of the launch is left."""
-    path = script("print(os.getpid(), flush=True)\ntime.sleep(100)")
+    path = script("print(os.getpid(), flush=True)\ntime.sleep(100)", ALONE)
     start = time.monotonic()
     with pytest.raises(LaunchError) as caught:
         launch(path, 2, timeout=15)
     assert time.monotonic() - start < 40
     assert str(caught.value) == (
         "specimen did not end within 15 s\n"
-        "ranks 0–1 stood at `time.sleep(100)` at specimen.py line 9"
+        "ranks 0–1 stood at `time.sleep(100)` at specimen.py line 3"
     )
     lines = caught.value.launch.lines
     assert not any(psutil.pid_exists(int(lines[r][0])) for r in range(2))

@@ -313,10 +313,10 @@ class TestSpans:
         jobs = record(ranks, train)
         for rank, job in enumerate(jobs):
             counts = {name: names(job).count(name) for name in set(names(job))}
-            neighbours = (rank > 0) + (rank < 3)
-            shapes = 0 if torch.__version__.startswith("2.13.") else neighbours
+            neighbors = (rank > 0) + (rank < 3)
+            shapes = 0 if torch.__version__.startswith("2.13.") else neighbors
             for kind in "isend", "irecv":  # torch 2.15 sends shapes so, too
-                assert 0 <= counts[kind] - 4 * neighbours <= shapes
+                assert 0 <= counts[kind] - 4 * neighbors <= shapes
             assert counts["irecv.wait"] == counts["irecv"]
             assert counts["backward"] == 4
             assert all(a.end <= b.start for a, b in pairwise(job.spans))

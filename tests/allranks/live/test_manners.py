@@ -75,6 +75,21 @@ def shown(found: list[tuple]) -> list[dict]:
     return outputs
 
 
+def test_the_first_pull_says_why_it_takes_seconds(shared_kernel):
+    """It imports torch into the notebook, once, and takes that line back.
+
+    So this test comes before all that pull.
+    """
+    shared_kernel.run("%ranks 1")
+    shared_kernel.run("%%ranks\nx = 1")
+    first, second = (messages(shared_kernel, "%pull x") for _ in range(2))
+    told, taken_back, came = (content for *_, content in first)
+    assert told["data"]["text/plain"].startswith("importing torch into the note")
+    assert taken_back["data"]["text/plain"] == ""
+    assert came["text"] == "x: one value\n"
+    assert [kind for _, kind, _ in second] == ["stream"]
+
+
 class TestOutputAppearsWhileItIsPrinted:
     """A reader who trains for a minute sees what happens."""
 
@@ -442,17 +457,6 @@ class TestVariablesTravel:
         assert four.run("%pull a b")[0] == "a: one value\nb: a list of 4, by rank\n"
         code = "print(a['w'].tolist(), [x.item() for x in b])"
         assert four.run(code)[0] == "[1.0, 1.0] [0.0, 1.0, 2.0, 3.0]\n"
-
-    def test_the_first_pull_says_why_it_takes_seconds(self, kernel):
-        """It imports torch into the notebook, once, and takes that line back."""
-        kernel.run("%ranks 1")
-        kernel.run("%%ranks\nx = 1")
-        first, second = (messages(kernel, "%pull x") for _ in range(2))
-        told, taken_back, came = (content for *_, content in first)
-        assert told["data"]["text/plain"].startswith("importing torch into the note")
-        assert taken_back["data"]["text/plain"] == ""
-        assert came["text"] == "x: one value\n"
-        assert [kind for _, kind, _ in second] == ["stream"]
 
     @pytest.mark.parametrize(
         ("line", "told"),

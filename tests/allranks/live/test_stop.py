@@ -81,11 +81,20 @@ def test_a_stopped_start_or_end_leaves_no_rank_and_no_traceback(four, after_s):
             assert four.run("print(len(n))") == (f"{num_ranks}\n", ""), command
 
 
-def test_a_kernel_that_ends_waits_for_nothing_of_ours(kernel, all_gone):
+def test_the_extension_may_be_loaded_twice(four):
+    """Readers run the first cell again; nothing is said, and the ranks live on."""
+    four.run("%%ranks\nkept = 1")
+    assert four.run("%load_ext allranks") == ("", "")
+    assert four.run("%%ranks\nkept") == ("ranks 0–3: 1\n", "")
+
+
+def test_a_kernel_that_ends_waits_for_nothing_of_ours(shared_kernel, all_gone):
     """No process is in its group or holds its stdout, or a shutdown would take 3 s.
 
-    A shutdown by nbclient, nbval or JupyterLab's menu ends the ranks.
+    A shutdown by nbclient, nbval or JupyterLab's menu ends the ranks, and here the
+    module's kernel, so this test is the last one.
     """
+    kernel = shared_kernel
     kernel.run("%ranks 2")
     stdout = os.readlink(f"/proc/{kernel.process.pid}/fd/1")
     children = kernel.descendants()
@@ -96,10 +105,3 @@ def test_a_kernel_that_ends_waits_for_nothing_of_ours(kernel, all_gone):
         assert stdout not in held, child
     kernel.manager.shutdown_kernel(now=False)
     all_gone(children)
-
-
-def test_the_extension_may_be_loaded_twice(four):
-    """Readers run the first cell again; nothing is said, and the ranks live on."""
-    four.run("%%ranks\nkept = 1")
-    assert four.run("%load_ext allranks") == ("", "")
-    assert four.run("%%ranks\nkept") == ("ranks 0–3: 1\n", "")

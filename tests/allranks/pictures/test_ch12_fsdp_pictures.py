@@ -37,7 +37,7 @@ def test_the_opening_has_the_bytes_of_the_sums():
 @pytest.mark.parametrize("apart", [50, 90])
 def test_the_steps_of_muon_make_a_triangle(apart):
     """The third side, between the ends, is as long as measured."""
-    line = "[rank 0/2] {} weights 1e-2 off: steps {} as long, {}% off course\n"
+    line = "[rank 0/2] {} weights 1e-2 off: steps {} times as long, {}% off course\n"
     output = line.format("dealt out", "1.00", 0) + line.format("cut", "1.05", apart)
     html = ch12_fsdp.off_course(output).html
     ends = re.findall(r'd="M0 ([\d.]+)L([\d.]+) ([\d.]+)M', html)[:2]

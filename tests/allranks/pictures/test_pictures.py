@@ -30,7 +30,7 @@ COLORS = {*RANK_COLORS, WAITING, WRONG, ON_WRONG, MUTED, GROUND, "currentColor",
 
 @pytest.mark.parametrize(("name", "kind", "text"), USES)
 def test_a_picture_says_its_numbers_in_a_column_and_on_a_phone(name, kind, text):
-    """Both drawings have a text for screen readers, large letters, and our colours."""
+    """Both drawings have a text for screen readers, large letters, and our colors."""
     picture = draw(name, *([source(kind, text)] if kind else []))
     title, _, alt = picture.text.partition("\n")
     assert title and re.search(r"\d", alt) and len(alt) > 40

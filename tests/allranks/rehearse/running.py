@@ -16,3 +16,8 @@ def sentences(report):
 def torchrun(script, *words, ranks=2):
     """Return a torchrun command for a script of ours."""
     return "torchrun", f"--nproc-per-node={ranks}", str(SCRIPTS / script), *words
+
+
+def forked(*jobs, ranks=2):
+    """Return a command for jobs of ours one after another, such as "ddp.py item"."""
+    return str(SCRIPTS / "forked.py"), str(ranks), *jobs

@@ -22,6 +22,7 @@ from tests.allranks.rehearse.running import (
     CHILD,
     REHEARSE,
     SCRIPTS,
+    forked,
     sentences,
     torchrun,
 )
@@ -34,10 +35,19 @@ def line_of(script, text):
 
 
 def test_a_healthy_ddp_script_has_no_finding(rehearse, tmp_path):
-    """The record has who, the memory's holders, the traffic of a step, the samples."""
+    """The record has who, the memory's holders, the traffic of a step, the samples.
+
+    torchrun leaves no folder but the one that it is given. Where its logs go by
+    default, the test of signals shows.
+    """
     paths = [f"--json={tmp_path / 'r.json'}", f"--html={tmp_path / 'r.html'}"]
-    code, out, err = rehearse("--strict", *paths, *torchrun("ddp.py"))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    program, *words = torchrun("ddp.py")
+    command = program, f"--log-dir={tmp_path}/logs", *words
+    code, out, err = rehearse("--strict", *paths, *command, TMPDIR=str(folder))
     assert code == 0, out + err
+    assert left_in(folder) == [] and len(list(tmp_path.glob("logs/*"))) == 1
     assert "Findings: none" in out
     told = json.loads((tmp_path / "r.json").read_text("utf8"))
     assert told["findings"] == [] and told["exit"] == 0
@@ -84,8 +94,8 @@ def named(out, script, kinds):
 def test_mistakes_are_named_with_their_lines_and_strict_fails(rehearse):
     """Eight mistakes in one script: each is found at its line, and no other."""
     broken = "no-set-device", "no-set-epoch", "item", "back", "no-with", "dropout"
-    more = "edit", "four-shares"
-    code, out, err = rehearse("--strict", *torchrun("ddp.py", *broken, *more))
+    job = " ".join(["ddp.py", *broken, "edit", "four-shares"])
+    code, out, err = rehearse("--strict", *forked(job))
     assert code == 3, out + err
     kinds = {
         "stray-memory": 'torch.zeros(8, device="cuda")',
@@ -106,9 +116,8 @@ def test_mistakes_are_named_with_their_lines_and_strict_fails(rehearse):
 
 def test_ranks_that_do_not_talk_are_found_without_the_guard(rehearse):
     """Five more mistakes; there is no message between the ranks that could tell."""
-    broken = "module", "no-sampler", "evaluate"
-    words = "--gpus=3", "--no-guard", *torchrun("ddp.py", *broken)
-    code, out, err = rehearse(*words)
+    job = "ddp.py module no-sampler evaluate"
+    code, out, err = rehearse("--gpus=3", "--no-guard", *forked(job))
     assert code == 0, out + err
     assert "The guard was left out" in out
     kinds = {
@@ -121,33 +130,33 @@ def test_ranks_that_do_not_talk_are_found_without_the_guard(rehearse):
     named(out, "ddp.py", kinds)
 
 
-LAWS = {  # words for the script, and the findings with their lines
-    "sync accumulate buffers save keys": {
+LAWS = {  # the findings of laws.py, with their lines, by what it is told to do
+    "laws.py sync accumulate buffers save keys": {
         "sync-every-pass": ".backward()",
         "constant-buffers": ".backward()",
         "one-file": "torch.save({",
         "wrapped-keys": "torch.save((net",
     },
-    "sync accumulate buffers save keys right": {},
-    "gloo": {"gradients-over-gloo": ".backward()"},  # right, it is ddp.py
-    "by-hand": {"replicas-differ": "optimizer.step()"},
-    "by-hand right": {},
+    "laws.py gloo": {"gradients-over-gloo": ".backward()"},
+    "laws.py by-hand": {"replicas-differ": "optimizer.step()"},
 }
 
 
-@pytest.mark.parametrize("words", LAWS)
 def test_what_tables_only_showed_is_found_and_its_cure_is_silent(
-    rehearse, words, tmp_path, monkeypatch
+    rehearse, tmp_path, monkeypatch
 ):
-    """Each mistake has a twin in the same script that is right."""
+    """Each mistake has a twin in the same script that is right; for gloo it is ddp.py.
+
+    Both rehearsals are of several jobs.
+    """
     monkeypatch.chdir(tmp_path)
-    code, out, err = rehearse("--strict", *torchrun("laws.py", *words.split()))
-    assert code == (3 if LAWS[words] else 0), out + err
-    assert "UserWarning: Casting complex" not in err
-    if LAWS[words]:
-        named(out, "laws.py", LAWS[words])
-    else:
-        assert "Findings: none" in out
+    code, out, err = rehearse("--strict", *forked(*LAWS))
+    assert code == 3, out + err
+    named(out, "laws.py", {k: line for job in LAWS.values() for k, line in job.items()})
+    first, _, last = LAWS
+    code, out, more = rehearse("--strict", *forked(f"{first} right", f"{last} right"))
+    assert code == 0 and "Findings: none" in out, out + more
+    assert "UserWarning: Casting complex" not in err + more
 
 
 def test_ranks_that_fail_are_no_success_though_the_script_ends_with_0(rehearse):
@@ -168,7 +177,7 @@ def test_a_rank_that_nobody_starts_is_named(rehearse):
 
 def test_ranks_may_talk_over_gloo(rehearse):
     """What they send there is not counted, so nothing is said against it."""
-    code, out, err = rehearse(*torchrun("gloo.py"))
+    code, out, err = rehearse(*forked("gloo.py"))
     assert code == 0, out + err
     assert "[gradients-not-averaged]" not in out and "[replicas-differ]" not in out
 
@@ -314,21 +323,6 @@ def test_a_signal_ends_all_and_prints_the_report(words, number, code, told, tmp_
     assert told in out and "Memory at the peak" in out
     assert f"stopped at {line_of('wait.py', 'sleep(60)')}" in out
     assert gone(said) and left_in(tmp_path) == []
-
-
-def test_torchrun_leaves_no_folder_but_the_one_that_it_is_given(rehearse, tmp_path):
-    """Where its logs go by default, the test of signals shows.
-
-    The script calls each collective once, as tutorials do, and nothing is found.
-    """
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    program, *words = torchrun("collectives.py")
-    command = program, f"--log-dir={tmp_path}/logs", *words
-    code, out, err = rehearse("--strict", *command, TMPDIR=str(folder))
-    assert code == 0 and "Findings: none" in out, out + err
-    assert "['rank 0 on cuda:0', 'rank 1 on cuda:1'] nccl" in out
-    assert left_in(folder) == [] and len(list(tmp_path.glob("logs/*"))) == 1
 
 
 def left_in(folder):

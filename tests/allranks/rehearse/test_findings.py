@@ -63,7 +63,7 @@ def train(ranks, **changes):
         change(one, **sent | changes)
 
 
-def synchronise_each_pass(ranks):
+def synchronize_each_pass(ranks):
     twice = [call("all_reduce", 40, times=16)]
     train(ranks, num_backwards=16, num_accumulations=8, collectives=twice)
 
@@ -198,7 +198,7 @@ BROKEN = {
         "at train.py:30, train.py:40",
         "train.py:9",
     ),
-    "sync-every-pass": (synchronise_each_pass, "each of the 2 backward", "train.py:27"),
+    "sync-every-pass": (synchronize_each_pass, "each of the 2 backward", "train.py:27"),
     "constant-buffers": (send_constants, "24 B of buffers", "train.py:27"),
     "gradients-over-gloo": (take_gloo, "40 B on GPUs go through gloo", "train.py:27"),
     "wrapped-keys": (save_wrapped, "model.module.state_dict()", "train.py:33"),
@@ -334,7 +334,7 @@ def accumulate_under_no_sync(ranks):
 
 def sum_two_losses(ranks):
     """Without zero_grad between them, but two models share the group."""
-    synchronise_each_pass(ranks)
+    synchronize_each_pass(ranks)
     for one in ranks:
         one.ddp = [model(), model()]
 
@@ -344,7 +344,7 @@ def scaler_skips(ranks):
     train(ranks, num_backwards=16, num_scaler_steps=16, collectives=sent)
 
 
-def normalise_batches(ranks):
+def normalize_batches(ranks):
     send_constants(ranks)
     for one in ranks:
         one.ddp = [model(constant_buffers=False)]
@@ -408,7 +408,7 @@ def join_ranks(ranks):
         accumulate_under_no_sync,
         sum_two_losses,
         scaler_skips,
-        normalise_batches,
+        normalize_batches,
         send_a_few_constants,
         metrics_over_gloo,
         save_once,

@@ -349,7 +349,7 @@ class TestMemory:
 
 
 class TestLog:
-    """What moved between devices, and when by the modelled clock."""
+    """What moved between devices, and when by the estimated clock."""
 
     def test_a_copy_is_logged_with_its_bytes_both_ways(self, four):
         """The log has activations forward and gradients back, with their bytes."""
@@ -381,7 +381,7 @@ class TestLog:
         last = vgpu.events()[-1]
         assert (last.source, last.target, last.num_bytes) == ("vgpu:1", "cpu", 4)
 
-    def test_the_modelled_clock_follows_the_declared_costs(self):
+    def test_the_estimated_clock_follows_the_declared_costs(self):
         """A product takes time by its flops, a copy by its bytes, in parallel."""
         costs = vgpu.Costs(flops=1e9, memory=1e15, link=1e6, latency_s=0.0)
         with vgpu.plugged_in(2, costs=costs):
@@ -420,10 +420,10 @@ class TestLog:
         assert "vgpu:0  busy 0%: nothing" in text
         assert "vgpu:1  busy 100%: forward" in text
         assert (
-            "modelled" in vgpu.timeline().html and "busy 100%" in vgpu.timeline().html
+            "estimated" in vgpu.timeline().html and "busy 100%" in vgpu.timeline().html
         )
         lines = vgpu.smi().splitlines()
-        assert len(lines) == 9 and lines[-1] == "* of the modelled time"
+        assert len(lines) == 9 and lines[-1] == "* of the estimated time"
         assert "16MiB |           100% |" in lines[4]
         assert len({len(line) for line in lines[:-1]}) == 1
 

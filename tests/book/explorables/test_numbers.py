@@ -56,7 +56,7 @@ def test_a_row_is_a_button_that_chooses_its_format(explore):
     x.page.keyboard.press("Enter")
     assert x.field("look closely at").input_value() == "e4m3"
     assert row.get_attribute("aria-pressed") == "true"
-    assert x.summary.startswith("1 in fp8 e4m3 is 1. Its neighbours are 0.9375 and")
+    assert x.summary.startswith("1 in fp8 e4m3 is 1. Its neighbors are 0.9375 and")
 
 
 def test_all_of_it_stays_in_the_drawing(explore):

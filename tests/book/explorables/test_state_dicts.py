@@ -95,7 +95,7 @@ def test_a_repair_takes_the_prefix_off(explore):
     assert drawn.locator(".x-wrong").count() == 4
 
 
-def test_shards_have_the_colours_of_their_ranks(explore):
+def test_shards_have_the_colors_of_their_ranks(explore):
     """Whole tensors meet parts: the keys fit, and the values are marked."""
     x = explore(PAGE, "state_dicts")
     x.press("The writer takes DDP off")

@@ -150,7 +150,7 @@ def test_the_question_is_about_the_framed_process(explore):
 
 
 def test_no_two_ranks_have_one_hue_and_depth_says_nothing(explore):
-    """From rank 8 on, all are grey; a chosen process is framed, and not deeper."""
+    """From rank 8 on, all are gray; a chosen process is framed, and not deeper."""
     x = explore("book/ch4_ranks", "topology")
     x.fill("Processes per node (--nproc-per-node)", "8")
     x.press("rank 12 local 4, node 1, GPU 4")

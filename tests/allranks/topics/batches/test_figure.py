@@ -110,6 +110,6 @@ def test_a_difference_is_named(monkeypatch):
     monkeypatch.setattr(figure, "_read", read)
     measured = Sampler(world_size=2, num_samples=6, shuffle=False).measure()
     assert not measured["equal"]
-    assert measured["summary"] == "Step 1 of rank 1: [5] modelled, nothing read."
+    assert measured["summary"] == "Step 1 of rank 1: [5] expected, nothing read."
     with pytest.raises(ValueError, match="more than 8"):
         Sampler(world_size=9).measure()

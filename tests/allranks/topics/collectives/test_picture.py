@@ -46,8 +46,8 @@ def test_svg_label_and_text_hold_the_same_values(held):
         assert lines[2 + rank].split() == ["rank", f"{rank}", *texts]
 
 
-def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
-    """A value keeps the colour of its rank; a new one has a band for each source."""
+def test_a_value_keeps_its_ranks_color_and_a_sum_bears_all():
+    """A value keeps the color of its rank; a new one has a band for each source."""
     _, boxes = drawn(exchange("all_reduce", [1, 10, None], [11, 10, 1]))
     assert boxes == [
         ("1", RANK_COLORS[0], RANK_COLORS[0], []),
@@ -64,7 +64,7 @@ def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
 
 
 def test_a_sum_that_looks_like_a_ranks_own_number_bears_all_ranks():
-    """0 + 1 + 2 + 3 is 6, which rank 2 held before: each 6 keeps its own colours."""
+    """0 + 1 + 2 + 3 is 6, which rank 2 held before: each 6 keeps its own colors."""
     partial = [[0, 4], [1, 5], [2, 6], [3, 7]]
     _, boxes = drawn(exchange("by inputs", partial, [[6, 22]] * 4, made_from=range(4)))
     before, after = boxes[:8], boxes[8:]
@@ -78,7 +78,7 @@ def test_a_sum_that_looks_like_a_ranks_own_number_bears_all_ranks():
 
 
 def test_the_notebook_on_split_layers_shows_its_sums_as_sums():
-    """No sum of 6 has the colour of rank 2, which brought another 6."""
+    """No sum of 6 has the color of rank 2, which brought another 6."""
     notebook = json.loads(
         (ROOT / "notebooks/ch6_model_parallel.ipynb").read_text("utf8")
     )
@@ -95,7 +95,7 @@ def test_the_notebook_on_split_layers_shows_its_sums_as_sums():
     assert all(box[3] == RANK_COLORS[:4] for box in after)
 
 
-def test_equal_numbers_before_keep_the_colours_of_their_ranks():
+def test_equal_numbers_before_keep_the_colors_of_their_ranks():
     """Two ranks may hold the same, and no sum is guessed where a function knows."""
     _, boxes = drawn(exchange("x", [5, 5], [5, 5], lambda text: [0]))
     assert [box[1] for box in boxes] == [RANK_COLORS[r] for r in (0, 1, 0, 0)]

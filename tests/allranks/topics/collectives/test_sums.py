@@ -82,7 +82,7 @@ class TestEach:
 @settings(deadline=None)  # a busy machine is slow, which is no error
 @given(size=st.integers(1, 8), share=st.integers(0, 50))
 def test_the_ring_sends_what_its_paper_says(size, share):
-    """Each rank sends 2 (W - 1) n / W bytes, and only to its neighbour."""
+    """Each rank sends 2 (W - 1) n / W bytes, and only to its neighbor."""
     n = share * size
     plan = costs.messages(
         sums.schedule("all_reduce", "ring", size),

@@ -132,8 +132,8 @@ class TestEach:
                 refused += 1
                 assert widget.state == before
         assert refused >= 5
-        with pytest.raises(TypeError, match="has no colour"):
-            by_name(name)(colour=1)
+        with pytest.raises(TypeError, match="has no color"):
+            by_name(name)(color=1)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
         bundle.script("none")
 
 
-def test_a_rank_has_the_colour_that_it_has_in_pictures():
-    """The colours are the same, also in a host that defines none."""
+def test_a_rank_has_the_color_that_it_has_in_pictures():
+    """The colors are the same, also in a host that defines none."""
     say = (
         "console.log(JSON.stringify([...Array(16).keys()].map(allRanks.kit.rankColor)))"
     )
@@ -185,7 +185,7 @@ def test_a_rank_has_the_colour_that_it_has_in_pictures():
 
 
 def test_the_kit_takes_its_constants_from_python():
-    """Colours and units are those of the pictures."""
+    """Colors and units are those of the pictures."""
     script = "".join(path.read_text("utf8") for path in bundle.KIT.glob("*.js"))
     assert twice(script, [svg, units]) == set()
 

@@ -350,7 +350,7 @@ def test_a_gradient_may_be_used_and_freed_at_once(family):
 
 
 def test_a_norm_of_several_kernels_keeps_more():
-    """On a CPU, nn.RMSNorm also keeps the normalised vector, in each of its norms."""
+    """On a CPU, nn.RMSNorm also keeps the normalized vector, in each of its norms."""
     model, samples = model_of("llama", SIZES[0]), SIZES[0][-1]
     x = batch_of(model, samples)
     kept = [

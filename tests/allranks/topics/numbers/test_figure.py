@@ -48,8 +48,8 @@ def test_the_ends_are_torchs(key):
         ("-1e9", "e4m3", "is -448, the largest number there is."),
         ("2^-26", "fp16", "is 0: too small, and rounded to zero."),
         ("1e-7", "fp16", "a subnormal number of fewer bits."),
-        ("0", "bf16", "0 in bf16 is 0. Its neighbours are -9.18354962e-41 and"),
-        ("448", "e4m3", "is 448. Its neighbour is 416."),
+        ("0", "bf16", "0 in bf16 is 0. Its neighbors are -9.18354962e-41 and"),
+        ("448", "e4m3", "is 448. Its neighbor is 416."),
     ],
 )
 def test_the_sentence_names_what_happened(number, form, said):

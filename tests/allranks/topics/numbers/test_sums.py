@@ -16,7 +16,7 @@ from allranks.topics.numbers.sums import (
     decimal,
     decode,
     encode,
-    neighbours,
+    neighbors,
 )
 
 KEYS = st.sampled_from(list(FORMATS))
@@ -118,7 +118,7 @@ def test_sums_of_all_fp8_numbers_are_those_of_float32_rounded(key, step):
 
 
 @pytest.mark.parametrize("key", SMALL)
-def test_each_code_is_its_own_number_and_has_its_neighbours(key):
+def test_each_code_is_its_own_number_and_has_its_neighbors(key):
     """All codes of the formats of one and two bytes are read back, in order."""
     form = FORMATS[key]
     last = None
@@ -126,10 +126,10 @@ def test_each_code_is_its_own_number_and_has_its_neighbours(key):
         value = decode(form, code)
         for minus in False, True:
             assert encode(form, value, minus) == code + form.sign * minus
-        below, above = neighbours(form, code)
+        below, above = neighbors(form, code)
         assert decode(form, below) < value
         assert above is None or value < decode(form, above)
-        mirrored = neighbours(form, code + form.sign)
+        mirrored = neighbors(form, code + form.sign)
         assert mirrored[0] is None or decode(form, mirrored[0]) < -value
         assert -value < decode(form, mirrored[1])
         assert last is None or last < value
@@ -145,7 +145,7 @@ def test_no_number_of_the_format_is_nearer(key, x):
     if value is None:
         assert abs(x) > decode(form, form.top)
         return
-    for other in neighbours(form, code):
+    for other in neighbors(form, code):
         if other is not None:
             assert abs(value - x) <= abs(decode(form, other) - x)
 

@@ -37,7 +37,7 @@ def test_only_zero_3_sends_more_and_only_if_it_lets_go():
 def test_the_first_state_does_not_fit_and_the_knife_makes_it_fit():
     """What is drawn in black on yellow is gone from ZeRO-1 on."""
     facts = BrickWall().facts
-    assert facts["fits"] == 1 and "does not fit into 80 GB" in facts["summary"]
+    assert facts["fits"] == 1 and "more than 80 GB" in facts["summary"]
     assert "of 80 GB" in BrickWall(stage=1).facts["summary"]
     assert BrickWall(billions=500.0).facts["fits"] is None
 

@@ -167,8 +167,8 @@ class TestPicture:
         assert (second[0][0], second[-1][1]) == (25, 50)
         assert [red for *_, red, _ in second] == [False, True, False]
 
-    def test_the_colours_are_the_pages(self):
-        """Letters have the page's colour and bars the rank's, light or dark."""
+    def test_the_colors_are_the_pages(self):
+        """Letters have the page's color and bars the rank's, light or dark."""
         html = timeline(straggler(), CELL).html
         styles = re.findall('<g style="fill:([^;]*);stroke:([^"]*)"', html)
         assert styles == [(c, c) for c in RANK_COLORS[:4]]

@@ -66,7 +66,7 @@ class _Pictures(torch.utils.data.Dataset):
 
 
 class MNIST(_Pictures):
-    """28 x 28 grey images of ten classes."""
+    """28 x 28 gray images of ten classes."""
 
     size, mode = 28, "L"
 
