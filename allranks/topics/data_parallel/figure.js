@@ -337,7 +337,7 @@ const FITS = "None: it fits.";
 const first = ({ facts }) => STAGES[failing(facts)] ?? FITS;
 const guesses = (view) => [...STAGES, FITS].filter((one) => ["parallel_apply", "gather", "backward", first(view)].includes(one));
 const ask = {
-  question: ({ state }) => `Each device has ${mb(state.memory_mb)}. Which stage runs out of it first?`,
+  question: ({ state }) => `${samples(state.batch_size)} on ${state.num_devices} device${state.num_devices > 1 ? "s" : ""} of ${mb(state.memory_mb)}: which stage runs out of memory first?`,
   options: guesses,
   answer: (view) => guesses(view).indexOf(first(view)),
   because: ({ state, facts: { fullest, totals, runs_out }, facts }) => {
