@@ -1,5 +1,8 @@
 // Predict, then reveal: one question before the answer is shown, remembered afterwards.
 import { h } from "./elements.js";
+import { still } from "./motion.js";
+
+const PAUSE = 1100; // ms: how long each state of an answer stands before the next
 
 // Make a question, and a function that brings it up to date with the figure: a question
 // is about one state, so a reader who changes the figure is offered the same question
@@ -8,21 +11,24 @@ import { h } from "./elements.js";
 // every state. While a question is open, the class x-asking hides the summary and what a
 // drawing marks x-answer. Once it is answered, `apply` shows the state ask.show (a value, or
 // a function of the view), which is still what the question is about. If readers
-// guess in the drawing, ask.guess(view) returns the option that they mean, or -1, and
-// ask.mine(view) says what they guessed. What of
-// the state changes nothing about the question is named in ask.apart.
+// guess in the drawing, ask.guess(view) returns the option that they mean, or -1 while they
+// have moved nothing, which is no guess, and ask.mine(view) says what they guessed. What of
+// the state changes nothing about the question is named in ask.apart. If ask.show is a list,
+// the answer walks through it.
 // about(state): what a question depends on, as text.
 export function asking(name, ask, el, apply, about) {
   const key = `allranks.guess.${name}`, box = h("div.x-ask", { role: "group", "aria-label": "A question first" });
   const verdict = h("span.x-verdict", { role: "status", tabindex: -1 });
   const button = (words, press) => h("button", { type: "button", onclick: press }, words);
   const quote = (words) => `“${words.replace(/\.$/, "")}”`;
-  let asked = null, latest = null, face = "", veiled = false; // until an open question is answered
+  const mine = button("This is my guess", () => mine.ariaDisabled === "true" || choose(ask.guess(latest)));
+  let asked = null, latest = null, face = "", timer = 0, veiled = false; // until an open question is answered
+  for (const takesOver of ["pointerdown", "keydown"]) el.addEventListener(takesOver, () => clearTimeout(timer));
 
   function begin(view) {
     const of = (part) => (typeof part === "function" ? part(view) : part);
-    const show = of(ask.show ?? {});
-    asked = { state: view.state, worth: about(view.state), show, shown: about({ ...view.state, ...show }), question: of(ask.question),
+    const show = [of(ask.show ?? {})].flat();
+    asked = { state: view.state, worth: about(view.state), show, shown: about({ ...view.state, ...show.at(-1) }), question: of(ask.question),
       options: of(ask.options), right: of(ask.answer), because: of(ask.because ?? ""), guess: null };
     face = "";
   }
@@ -34,8 +40,14 @@ export function asking(name, ask, el, apply, about) {
     try {
       localStorage.setItem(key, `${guess} ${asked.question}${asked.mine && `\n${asked.mine}`}`);
     } catch { /* no storage here: it is asked again next time */ }
-    apply(asked.show); // which draws it again, also if nothing else changes
+    walk(still() ? asked.show.slice(-1) : asked.show);
     verdict.focus({ preventScroll: true });
+  }
+
+  // Show the answer's states, one after the other, until the reader takes over.
+  function walk([next, ...others]) {
+    apply(next); // which draws it again, also if nothing else changes
+    if (others.length) timer = setTimeout(() => el.isConnected && walk(others), PAUSE);
   }
 
   function earned() {
@@ -55,8 +67,7 @@ export function asking(name, ask, el, apply, about) {
 
   const faces = {
     open: () => [h("p", {}, h("b", {}, asked.question)), h("div.x-options", {},
-      ask.guess ? button("This is my guess", () => choose(ask.guess(latest)))
-        : asked.options.map((words, i) => button(words, () => choose(i))),
+      ask.guess ? mine : asked.options.map((words, i) => button(words, () => choose(i))),
       button("Just show me", () => choose(-1)))],
     answered() {
       const { guess, right, options, because, mine = "" } = asked, said = options[guess];
@@ -75,6 +86,7 @@ export function asking(name, ask, el, apply, about) {
   function update(view) {
     latest = view;
     if (!asked) recall(view);
+    if (ask.guess) mine.setAttribute("aria-disabled", ask.guess(view) < 0);
     const worth = about(view.state), same = worth === asked.worth || (asked.guess !== null && worth === asked.shown);
     const open = asked.guess === null, moved = !ask.always && !same;
     const now = !moved ? (open ? "open" : "answered") : open && !ask.guess ? "left" : "changed";

@@ -61,7 +61,7 @@ function control(field, i, bench) {
       autocomplete: "off", spellcheck: "false",
     });
   if (field.knob && field.range) one.slider = slider(field, one, bench, patch);
-  one.box = h(`div.x-field.x-${kind}${field.film ? ".x-film" : ""}`, {},
+  one.box = h(`div.x-field.x-${kind}${field.film ? ".x-film" : ""}${field.late ? ".x-late" : ""}`, {},
     h("label", { for: `${id}-${i}` }, field.label), one.slider, shown);
   // Show a value, unless what the reader typed was refused and waits for another change.
   one.show = (now, facts) => {

@@ -20,7 +20,8 @@ let number = 0; // makes ids unique where a page holds several explorables
 // options: [[value, text], ...], or a function of the state that returns them), "flag",
 // "text", "file" (with set(text, state, facts); a file of more than `most` bytes is
 // refused) or "step" (with max: facts => last step, and stop: facts => where Play
-// stops, or null; with `film`, the drawing has its slider). If a field is not a trait itself,
+// stops, or null; with `film`, the drawing has its slider; with `late`, it is not there
+// while a question is open). If a field is not a trait itself,
 // `get` and `set` map it to the state; `show(state)` decides whether it is visible. With
 // `knob` it stands below the drawing, the others under "More", and with them those that
 // one can drag in the sentence; range: [low, high, log] gives a knob its slider, and lets
@@ -46,6 +47,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       const waiting = new Map(); // from a field's input to the change that was refused
       let quiet = false, facts = null, before = null, shown = null, changed = 0;
       let pressed = false, since = 0, watch = null, tallest = 0; // an answer of the kernel is awaited
+      let answered = null; // when the drawing first showed what an answer shows
       const save = () => isLost(model) || model.save_changes();
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
       const stage = h("div.x-stage"), after = h("div.x-after"), below = h("div.x-below");
@@ -185,6 +187,9 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
           set: (patch) => apply(patch), width, narrow: width < NARROW,
           asking: el.classList.contains("x-asking") };
         shown = { state: view.state, facts };
+        answered = view.asking ? null : answered ?? performance.now();
+        // A drawing is made anew with each change, and what it reveals goes on, not back.
+        stage.style.setProperty("--x-since", `${answered === null ? 0 : answered - performance.now()}ms`);
         let made = {};
         redraw(stage, () => (made = draw(view)).picture);
         redraw(after, () => made.after ?? []);
@@ -252,6 +257,10 @@ function followHand(el) {
     el.dataset.by = "pointer";
     if (!target.closest("[role=slider], input[type=range]")) return;
     el.dataset.held = "new";
+    // On a phone the summary comes up over what is above it, but cuts no question in two.
+    const ask = el.querySelector(".x-ask")?.getBoundingClientRect();
+    const edge = innerHeight - el.querySelector(".x-summary").offsetHeight;
+    el.classList.toggle("x-firm", ask?.top < edge && edge < ask?.bottom);
     const free = () => { delete el.dataset.held; };
     for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, free, { once: true });
   });

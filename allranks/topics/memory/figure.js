@@ -139,15 +139,34 @@ const count = (name, label, more = {}) => ({ name, label, kind: "whole", min: 1,
 const chosen = (name, label, known, more = {}) => ({ name, label, kind: "choice",
   options: Object.entries(known).map(([key, one]) => [key, Array.isArray(one) ? one[0] : one]), ...more });
 const modelOf = (state) => Object.keys(MODELS).find((name) => SIZES.every((one, i) => state[one] === MODELS[name][1][i])) ?? "";
+// A change of the step leaves the reader at the same moment, or at the one most like it.
+function stays(patch, state, facts) {
+  try {
+    const { spans } = compute({ ...state, ...patch }), [phase, name, a, b] = facts.spans[facts.moment];
+    const share = (a + b) / 2 / facts.spans.at(-1)[3], like = spans.filter((span) => phaseOf(span) === phaseOf([phase]));
+    const middle = ([, , from, to]) => (from + to) / 2 / spans.at(-1)[3];
+    const [next] = [...like.length ? like : spans].sort((one, two) =>
+      (two[0] === phase && two[1] === name) - (one[0] === phase && one[1] === name)
+      || Math.abs(middle(one) - share) - Math.abs(middle(two) - share));
+    return { ...patch, moment: spans.indexOf(next) };
+  } catch {
+    return patch; // the shell says why it is refused
+  }
+}
+const staying = (field) => {
+  const { name, set = (value) => ({ [name]: value }) } = field;
+  return { ...field, set: (value, state, facts) => stays(set(value), state, facts) };
+};
+
 const fields = [
+  chosen("checkpointing", "Checkpoints around", CHECKPOINTING, { knob: true }),
+  { label: `Loss in ${CHUNKS} chunks`, kind: "flag", knob: true, get: (s) => s.loss_chunks > 1,
+    set: (on) => ({ loss_chunks: on ? CHUNKS : 1 }) },
   { label: "Model", kind: "choice", knob: true, get: modelOf,
     options: (state) => [...Object.entries(MODELS).map(([name, [label]]) => [name, label]),
       ...modelOf(state) ? [] : [["", "your own sizes"]]],
     set: (name) => (name ? Object.fromEntries(SIZES.map((one, i) => [one, MODELS[name][1][i]])) : {}) },
-  chosen("precision", "Precision", PRECISIONS, { knob: true }),
-  chosen("checkpointing", "Checkpoints around", CHECKPOINTING, { knob: true }),
-  { label: `Loss in ${CHUNKS} chunks`, kind: "flag", knob: true, get: (s) => s.loss_chunks > 1,
-    set: (on) => ({ loss_chunks: on ? CHUNKS : 1 }) },
+  chosen("precision", "Precision", PRECISIONS),
   count("batch_size", "Samples", { range: [1, 256, true] }),
   count("tokens", "Tokens of a sample", { range: [128, 32768, true] }),
   count("layers", "Layers", { range: [1, 128, true] }),
@@ -160,10 +179,11 @@ const fields = [
   count("kv_heads", "Heads of keys and values", { show: (s) => s.family === "llama" }),
   count("hidden", "Width of the MLP", { show: (s) => s.family === "llama" }),
   { name: "tied", label: "Head and embedding share weights", kind: "flag" },
-  { name: "moment", label: "Moment", kind: "step", max: (f) => f.spans.length - 1, show: () => false },
-];
+].map(staying).concat({ name: "moment", label: "Moment", kind: "step", film: true, late: true,
+  max: (facts) => facts.spans.length - 1, said: (_, facts) => place(facts.spans[facts.moment]) });
 
 const small = { class: "x-small" }, START = { "text-anchor": "start" }, END = { "text-anchor": "end" };
+const PARTED = "; stroke: var(--x-ground)"; // thin lines between the layers
 const hue = (kind) => `--hue: ${rankColor(0)}; --deep: ${DEPTHS[kind]}%`;
 const path = (d, look, more) => h("svg:path", { d, class: look, ...more });
 const about = ({ gpu_gb, moment, ...state }) => JSON.stringify(state);
@@ -171,7 +191,7 @@ const flags = new Map(); // where readers planted a flag: from a state to a shar
 
 // Where the parts of the drawing are, in px: the plot, and beside or below it the readout.
 function layout({ facts, before, state, width, narrow }) {
-  const { spans, peak } = facts, across = narrow ? width - 2 : width - 206, top = 26, high = narrow ? 230 : 288;
+  const { spans, peak } = facts, across = narrow ? width - 2 : width - 214, top = 26, high = narrow ? 208 : 276;
   const near = (one, two, by) => one < by * two && two < by * one, most = total(spans[peak]), long = spans.at(-1)[3];
   // The step before the last change is shown as well, if it is of about this size.
   const old = before?.facts, past = old && near(total(old.spans[old.peak]), most, 6) && near(old.spans.at(-1)[3], long, 2) && old.spans;
@@ -179,7 +199,7 @@ function layout({ facts, before, state, width, narrow }) {
   const room = 1e9 * state.gpu_gb, until = nice(1.04 * (room < 2.2 * tall ? Math.max(tall, room) : tall), FINE);
   return { across, top, floor: top + high, room, until, end, past, narrow, width,
     x: (time) => 1 + (across - 2) * time / end, y: (bytes) => top + high - high * bytes / until,
-    foot: top + high + 56, side: across + 18 };
+    foot: top + high + 56, side: across + 14 };
 }
 
 // The outline of an area: over each part of the step from one height to another.
@@ -193,7 +213,8 @@ const stack = (spans, kinds) => spans.map(([, , , , held]) => sum(held.slice(0, 
 // The mountain, layer on layer; what is above the GPU's memory is black on yellow.
 function mountain({ facts: { spans, over } }, at) {
   const layer = (kind, least) => area(spans, at, ...[0, 1].map((more) => stack(spans, kind + more).map((one) => Math.max(one, least))));
-  return [KINDS.map((_, kind) => path(layer(kind, 0), "x-box", { style: hue(kind), "stroke-width": 0.5 })),
+  return [KINDS.map((_, kind) => path(layer(kind, 0), "x-box", { style: hue(kind) + PARTED })),
+    path(area(spans, at, spans.map(() => 0), stack(spans, KINDS.length)), "", { fill: "none", style: `stroke: ${rankColor(0)}` }),
     over > 0 && KINDS.map((_, kind) => path(layer(kind, at.room), "x-wrong", { "stroke-width": 0.5 }))];
 }
 
@@ -205,7 +226,8 @@ function labels({ facts }, at) {
     const [low, high] = [0, 1].map((more) => at.y(sum(held.slice(0, kind + more))));
     const below = [low, Math.max(high, line)], above = [Math.min(low, line), high];
     const [a, b] = [below, above].sort((one, two) => (two[0] - two[1]) - (one[0] - one[1]))[0];
-    return a - b > (kind < 3 ? 18 : 64) && text(at.x(time), (a + b) / 2 + 4, name, { class: a > line ? "x-small" : "x-small x-on-wrong" });
+    return a - b > (kind < 3 ? 18 : 64) && text(at.x(time), (a + b) / 2 + 4, name,
+      { class: a > line ? "x-small" : "x-small x-on-wrong", ...DEPTHS[kind] > 50 && a > line && { style: "fill: var(--x-ground)" } });
   });
   const { x, y, words, half, middle } = summit(facts, at);
   return [names, over > 0 && rect(middle - half, y - 27, 2 * half, 19, { class: "x-wrong" }),
@@ -222,11 +244,14 @@ function summit({ spans, peak, over }, at) {
 // What is there before the step begins, and the flag that says where the peak will be.
 function guessing({ state, facts: { spans }, set }, at) {
   const ground = spans.map(() => sum(spans[0][4].slice(0, 3))), now = flags.get(about(state)), share = now ?? 0.16, own = spans.at(-1)[3];
-  const x = at.x(share * own), low = at.y(ground[0]);
-  return [range(3).map((kind) => path(area(spans, at, stack(spans, kind), stack(spans, kind + 1)), "x-box", { style: hue(kind), "stroke-width": 0.5 })),
+  const x = at.x(share * own), low = at.y(ground[0]), cloth = x + CLOTH < at.across ? x : x - CLOTH;
+  return [range(3).map((kind) => path(area(spans, at, stack(spans, kind), stack(spans, kind + 1)), "x-box", { style: hue(kind) + PARTED })),
     text(at.across - 6, low - 8, at.narrow ? "weights, optimizer: always there" : "weights and the optimizer's state are always there", { ...END, class: "x-small x-soft" }),
-    draggable(h("svg:g", {}, rect(x - 22, at.top, 44, at.floor - at.top, { fill: "transparent" }), flag(x, at, "x-handle"),
-      now === undefined && text(x + 34, at.top + 19, "drag: will the peak be here?", { ...START, ...small })),
+    draggable(h("svg:g", {}, rect(x - 22, at.top, 44, at.floor - at.top, { fill: "transparent" }),
+      path(`M${x} ${at.top + 4}V${at.floor}`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
+      rect(cloth, at.top + 4, CLOTH, 30, { class: "x-handle", rx: 2, "data-id": "flag" }),
+      text(cloth + CLOTH / 2, at.top + 24, now === undefined ? "\u2194 drag me to the peak" : "\u2194 the peak will be here",
+        { style: "fill: var(--x-ground)" })),
     "flag", { label: "your flag: where the peak will be", now: Math.round(100 * share), low: 0, high: 100,
       said: place(under(spans, share * own)), move: (by, start) => start + 100 * by / (at.x(own) - 1), step: (by) => 100 * share + 2 * by,
       set: (percent) => {
@@ -234,8 +259,14 @@ function guessing({ state, facts: { spans }, set }, at) {
         set({}); // nothing but the drawing changes
       } })];
 }
-const flag = (x, at, look, y = at.top + 4) => [path(`M${x} ${y}V${at.floor}`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
-  path(`M${x} ${y}l28 10l-28 10z`, look, { "data-id": "flag" })];
+const CLOTH = 172; // px: the flag has room for what it says
+// The flag that was planted, as high as the mountain there, and beside the peak's words.
+function planted(share, { facts }, at) {
+  const { spans } = facts, x = at.x(share * spans.at(-1)[3]), top = summit(facts, at);
+  const y = at.y(total(under(spans, share * spans.at(-1)[3]))) - 36, hidden = Math.abs(x - top.middle) < top.half + 34 && y < top.y + 6;
+  return [path(`M${x} ${hidden ? top.y + 12 : y}V${at.floor}`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
+    path(`M${x} ${hidden ? top.y + 12 : y}l28 10l-28 10z`, "x-open", { "data-id": "flag" })];
+}
 const under = (spans, time) => spans.find(([, , , end]) => time < end) ?? spans.at(-1);
 
 // The step's phases below the plot, and in them the layers.
@@ -251,29 +282,58 @@ function phases({ facts: { spans } }, at) {
     const [from, wide] = [at.x(a), at.x(b) - at.x(a)], words = phase;
     return [rect(from, y, wide, 20, { class: "x-box", rx: 0, style: `--hue: var(--x-soft); --deep: ${i % 2 ? 26 : 12}%` }),
       6.2 * words.length < wide ? text(from + wide / 2, y + 14, words, small)
-        : i === found.length - 1 && !at.narrow && text(from + wide + 4, y + 14, words, { ...START, ...small })];
+        : i === found.length - 1 && text(from - 4, y + 14, `${words} \u2192`, { ...END, ...small })];
   }), spans.map(([, , , end]) => path(`M${at.x(end)} ${y + 14}v6`, "x-frame", { "stroke-width": 0.5 }))];
 }
 
-// What is held in a part of the step: its place in the plot, and its bytes by kind.
-function readout({ facts: { spans }, asking }, at, i) {
-  const span = spans[i], [, , a, b, held, blocks] = span, { narrow, side, width } = at, y = narrow ? at.foot + 16 : at.top + 12;
-  const from = narrow ? 0 : side, column = narrow ? width / 2 : 0, end = at.across;
-  const rows = range(KINDS.length).reverse();
-  const line = blocks ? `activations of ${blocks > 1 ? `blocks 0 to ${blocks - 1}` : "block 0"}` : "no block's activations";
-  return [
-    !asking && rect(at.x(a), at.y(sum(held)), Math.max(1.5, at.x(b) - at.x(a)), at.floor - at.y(sum(held)), { rx: 0, style: "fill: none; stroke: var(--x-ink); stroke-width: 2", "data-id": "now" }),
-    text(from, y, asking ? "Before the step" : capital(place(span).replace(/^(in|at)( the)? /, "")), { ...START, class: "x-strong" }),
-    text(narrow ? width : from, narrow ? y : y + 22, `${B(sum(asking ? held.slice(0, 3) : held))} in all`, { ...narrow ? END : START, class: "x-strong" }),
-    text(from, narrow ? y + 18 : y + 40, asking ? "" : line, { ...START, class: "x-small x-soft" }),
-    rows.map((kind, n) => {
-      const [left, low] = narrow ? [n % 2 * column, y + 42 + 22 * (n >> 1)] : [from, y + 70 + 26 * n];
-      const open = asking && kind > 2, bytes = open ? "?" : held[kind] ? B(held[kind]) : "–";
-      return [rect(left, low - 12, 14, 14, { class: "x-box", style: hue(kind) }), text(left + 20, low, KINDS[kind], { ...START, ...small }),
-        text(narrow ? left + column - 12 : width, low, bytes, { ...END, ...small })];
-    })];
+// What a part of the step holds only for its moment.
+function moments([phase, name]) {
+  if (name === "head and loss") return "three times a chunk's logits";
+  if (phase === "loss") return name === "loss" ? "as much as the logits again" : "twice the logits again";
+  if (phase === "forward") return name === "head" ? "what the head computes" : "tensors inside the layer";
+  return { backward: "gradients of activations", again: "what is computed again", step: "the optimizer's work" }[phase];
 }
 
+// What is held in a part of the step: its place in the plot, and beside or below the plot
+// its bytes by kind. Beside it stands a core drilled there, as high as the mountain.
+function readout({ facts: { spans }, asking }, at, i) {
+  const span = spans[i], [, , a, b, held, blocks] = span, { narrow, side, width } = at;
+  const shown = asking ? held.map((bytes, kind) => (kind < 3 ? bytes : 0)) : held, all = sum(shown), y = at.floor + (narrow ? 59 : 18);
+  const blocksHeld = blocks ? `activations of ${blocks > 1 ? `blocks 0 to ${blocks - 1}` : "block 0"}` : "no block's activations";
+  const notes = asking ? ["What does the step add?", ""] : [blocksHeld, held[6] ? `temporary: ${moments(span)}` : "nothing temporary"];
+  const from = narrow ? 0 : side;
+  return [
+    !asking && rect(at.x(a), at.y(all), Math.max(1.5, at.x(b) - at.x(a)), at.floor - at.y(all), { rx: 0, style: "fill: none; stroke: var(--x-ink); stroke-width: 2", "data-id": "now" }),
+    text(from, y, asking ? "Before the step" : capital(place(span).replace(/^(in|at)( the)? /, "")), { ...START, class: "x-strong" }),
+    text(narrow ? width : side, narrow ? y : 14, `${B(all)} in all`, { ...narrow ? END : START, class: "x-strong" }),
+    notes.map((words, n) => text(from, y + 17 + 15 * n, words, { ...START, class: "x-small x-soft" })),
+    (narrow ? swatches : core)(shown, asking, at, y),
+  ];
+}
+const bytesOf = (held, kind, asking) => (asking && kind > 2 ? "?" : held[kind] ? B(held[kind]) : "–");
+
+function core(held, asking, at) {
+  const { side, width } = at, wide = 26, edges = [0, ...KINDS.map((_, kind) => sum(held.slice(0, kind + 1)))].map(at.y);
+  const top = edges.at(-1), line = Math.max(top, at.y(at.room));
+  return [KINDS.map((name, kind) => {
+    const [low, high] = [edges[kind], edges[kind + 1]], y = at.floor - 6 - (at.floor - at.top - 40) / 6 * kind;
+    return [low > high && rect(side, high, wide, low - high, { class: "x-box", rx: 0, style: hue(kind) + PARTED }),
+      low > high && path(`M${side + wide + 1} ${(low + high) / 2}h5L${side + wide + 14} ${y - 4}h5`, "x-frame"),
+      text(side + wide + 22, y, name, { ...START, class: low > high ? "x-small" : "x-small x-soft" }),
+      text(width, y, bytesOf(held, kind, asking), { ...END, class: "x-small" })];
+  }),
+  line > top && rect(side, top, wide, line - top, { class: "x-wrong", rx: 0 }),
+  rect(side, top, wide, at.floor - top, { rx: 0, style: `fill: none; stroke: var(--x-ink); stroke-width: ${asking ? 1 : 2}` })];
+}
+
+// On a phone: two columns, each from the top of the mountain down.
+const swatches = (held, asking, { width }, y) => range(KINDS.length).reverse().map((kind, n) => {
+  const column = width / 2, left = n > 3 ? column : 0, low = y + 56 + 20 * (n % 4);
+  return [rect(left, low - 12, 14, 14, { class: "x-box", rx: 2, style: hue(kind) }), text(left + 20, low, KINDS[kind], { ...START, ...small }),
+    text(left ? width : column - 12, low, bytesOf(held, kind, asking), { ...END, ...small })];
+});
+
+// Round numbers of bytes, for lines across the plot.
 const ticks = (at) => {
   const step = nice(at.until / 4);
   return range(6).map((i) => (i + 1) * step).filter((one) => one < at.until * 0.99);
@@ -297,11 +357,11 @@ function draw(view) {
   const mine = flags.get(about(state)), here = h("svg:g", { "pointer-events": "none" }, readout(view, at, moment));
   const knob = at.x((spans[moment][2] + spans[moment][3]) / 2), last = spans.length - 1;
   const near = (time) => spans.indexOf(under(spans, time));
-  const stage = picture(width, narrow ? at.foot + 134 : at.foot - 12, "",
+  const stage = picture(width, at.floor + (narrow ? 186 : 54), "",
     ticks(at).map((one) => path(`M1 ${at.y(one)}h${at.across - 2}`, "x-idle", { opacity: 0.5 })), phases(view, at),
     !asking && [h("svg:g.x-sweep", {}, mountain(view, at)),
       at.past && path(area(at.past, at, at.past.map(() => 0), at.past.map(total)), "x-ghost"),
-      mine !== undefined && flag(at.x(mine * spans.at(-1)[3]), at, "x-open", at.y(total(under(spans, mine * spans.at(-1)[3]))) - 36)],
+      mine !== undefined && planted(mine, view, at)],
     scale(view, at), asking ? guessing(view, at) : h("svg:g.x-sweep", {}, labels(view, at)), here,
     !asking && draggable(h("svg:g", {}, rect(knob - 22, at.floor + 2, 44, 44, { fill: "transparent" }),
       path(`M${knob} ${at.floor + 20}v8`, "", { style: "stroke: var(--x-mark); stroke-width: 2" }),
@@ -326,7 +386,7 @@ function below({ state, facts }) {
   const ways = Object.keys(CHECKPOINTING).flatMap((checkpointing) => [1, CHUNKS].map((loss_chunks) => ({ checkpointing, loss_chunks })));
   return [
     h("p", {}, "Time goes from left to right, and each part of the step is as high as the most that it holds. Point at one to see what that is; "
-      + "drag the knob below to stay there. Dotted: before your last change. The lengths are for "
+      + "drag the knob below, or press Next, to stay there. Beside it, what is held in that moment, from the ground up. Dotted: before your last change. The lengths are for "
       + `${FLOPS / 1e12} TFLOP/s and ${MEMORY_RATE / 1e12} TB/s, about what an H100 reaches.`),
     h("p", {}, `Per parameter: ${weight} bytes for the weight, ${master} for a master weight, ${short(states)} for the optimizer, ${gradient} for the gradient; `
       + `${short(weight + master + states + gradient)} in all. `
@@ -362,6 +422,6 @@ const ask = {
 };
 
 export default explorable({
-  name: "memory", title: "Where in a step is the peak of memory?", label: "A training step's memory", fields, compute, draw, ask,
+  name: "memory", title: "The peak of memory", label: "A training step's memory", fields, compute, draw, ask,
   sentence: "{batch_size} samples of {tokens} tokens, {layers} layers, {words} words, a GPU of {gpu_gb} GB.",
 });

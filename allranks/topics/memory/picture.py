@@ -5,7 +5,8 @@ from allranks.base.svg import ON_WRONG, RANK_COLORS, WRONG, document, figure, wr
 from allranks.base.units import amount
 from allranks.topics.memory.sums import KINDS, Span, peak
 
-DEPTHS = 60, 44, 30, 52, 20, 38, 8  # % of each kind; neighbors differ
+DEPTHS = 100, 68, 46, 84, 16, 56, 34  # % of each kind: far from those beside it
+GROUND = "var(--pst-color-background, #fff)"  # thin lines of it part the layers
 WIDTH, HIGH, TOP, NAMES = 470, 220, 24, 196  # SVG units
 
 
@@ -43,7 +44,7 @@ def mountain(title: str, spans: list[Span], gpu_gb: float) -> Picture:
     hue, parts, low = RANK_COLORS[0], [], [0.0] * len(spans)
     for kind, depth in enumerate(DEPTHS):
         high = skyline(spans, kind)
-        look = f"fill:{hue};fill-opacity:{depth / 100:g};stroke:{hue};stroke-width:0.5"
+        look = f"fill:{hue};fill-opacity:{depth / 100:g};stroke:{GROUND};stroke-width:1"
         parts.append(f'<path d="{outline(low, high)}" style="{look}"/>')
         low = high
         at = TOP + HIGH - 22 * kind

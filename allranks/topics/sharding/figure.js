@@ -1,6 +1,6 @@
 // The brick wall: what a rank holds and sends with DDP and ZeRO. Mirrors sums.py.
 
-import { h, picture, rect, text, rankColor, hatched, table, whole, amount, draggable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, hatched, table, whole, amount, draggable, pressable, explorable } from "../kit/kit.js";
 import { STAGES, KINDS, PRECISIONS } from "./sums.py";
 import { BOUNDS, FEWEST, MOST } from "./figure.py";
 import { DEPTHS } from "./picture.py";
@@ -73,10 +73,12 @@ export function compute(state) {
   let sent = 0;
   const each = STAGES.map((_, one) => [most(one, n, reshard, ...given),
     sum(walk(one, n, reshard).map((moment) => moves(moment, one, ...given)))]);
+  const peaks = STAGES.map((_, one) => walk(one, n, reshard).map((moment) => memory(moment, one, ...given))
+    .reduce((top, kinds) => (sum(kinds) > sum(top) ? kinds : top)));
   const fit = each.findIndex(([peak]) => peak <= 1e9 * gpu_gb), at = Math.min(state.step, moments.length - 1);
   const [peak, all] = each[stage], ratio = Math.round(100 * all / each[0][1]) / 100;
   return {
-    moments, memory: held, each, at, fits: fit < 0 ? null : fit,
+    moments, memory: held, each, peaks, at, fits: fit < 0 ? null : fit,
     waits: moments.map(([, k, weights, grads]) => k < 0 && (weights.includes("a") || grads.includes("r"))),
     sent: moments.map((moment) => (sent += moves(moment, stage, ...given))),
     between: given[0] * ((weight / (stage > 2 ? shards : 1)) + grad / (stage > 1 ? shards : 1) + kept / (stage ? shards : 1)),
@@ -94,7 +96,12 @@ const label = (state, facts) => {
   return k < 0 ? name : `${name}, layer ${k}`;
 };
 
+const WALLS = [4, 8]; // ranks, and layers
+const wallOf = ({ world_size, num_layers }) => (world_size === num_layers && WALLS.includes(world_size) ? world_size : 0);
 const fields = [
+  { label: "Ranks × layers", kind: "choice", knob: true, get: wallOf,
+    options: (state) => [...WALLS.map((n) => [n, `${n} × ${n}`]), ...wallOf(state) ? [] : [[0, "your own"]]],
+    set: (n) => (n ? { world_size: n, num_layers: n } : {}) },
   { name: "billions", label: "parameters (billion)", kind: "number", range: [FEWEST, MOST, true] },
   bounded("num_layers", "layers"),
   bounded("world_size", "ranks"),
@@ -106,24 +113,31 @@ const fields = [
 ];
 
 // Heights in px: they do not depend on the state, so that nothing moves.
-const FILM = 38, SLOT = 23, WALL = 48, PITCH = SLOT + WALL, TOP = FILM + 38, FOOT = TOP + 3 * PITCH + 17;
-const BORROWED = 16; // % of a hue: what is gathered is lighter than a rank's own part
-const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" };
+const FILM = 38, TOP = FILM + 38, PANEL = 236, PILL = 68;
+const BORROWED = 14; // % of a hue: what is gathered is lighter than a rank's own part
+const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
 const wide = (words) => 6.6 * words.length;
 
-// Where the columns, the rows and the bricks of a rank are.
+// Where the columns, the rows, the bricks of a rank and the knife's stops are. On a page
+// the stops stand beside the wall, on a phone in the lines between its rows.
 function layout({ state: { world_size: shards, num_layers: n }, width, narrow }) {
-  const gap = narrow ? 6 : 14, column = (width - gap * (shards - 1)) / shards, high = WALL / n;
+  const across = narrow ? width : width - PANEL - 16, slot = narrow ? 24 : 26, wall = narrow ? 48 : 56, pitch = slot + wall;
+  const gap = narrow ? 6 : 12, column = (across - gap * (shards - 1)) / shards, high = wall / n, between = high > 8 ? 2 : 1;
   const box = (rank, kind, layer, from = 0, parts = 1) => [rank * (column + gap) + from * column / parts,
-    TOP + kind * PITCH + SLOT + layer * high, column / parts - (parts > 1 ? 1 : 0), high - 1];
-  return { column, high, box, x: (rank) => rank * (column + gap) };
+    TOP + kind * pitch + slot + layer * high, column / parts - (parts > 1 ? 1 : 0), high - between];
+  return { across, slot, wall, pitch, column, high, box, x: (rank) => rank * (column + gap),
+    stop: (stage) => TOP + (3 - stage) * pitch, pill: narrow ? width - PILL : across + 16, foot: TOP + 3 * pitch + slot };
 }
 
 const brick = (box, hue, deep, id) => rect(...box, { class: "x-box", rx: 1, style: `--hue: ${rankColor(hue)}; --deep: ${deep}%`, ...id });
 
-// A sum of all ranks' gradients: a band in the hue of each, that comes from there.
-const bands = ([x, y, width, height], shards, id, from) => upto(shards).map((other) => rect(x, y + other * height / shards, width,
-  height / shards, { rx: 0, style: `fill: ${rankColor(other)}`, "data-id": `${id} ${other}`, "data-from": from(other) }));
+// A sum of all ranks' gradients: stripes in the hue of each, that come from there. Where a
+// brick is long the stripes are repeated: one of each would look like a part of each.
+function bands([x, y, width, height], shards, id, from) {
+  const each = width / (shards * Math.max(1, Math.round(width / shards / 5)));
+  return upto(shards).map((other) => h("svg:path", { style: `fill: ${rankColor(other)}`, "data-id": `${id} ${other}`, "data-from": from(other),
+    d: upto(Math.round(width / each / shards)).map((set) => `M${x + (set * shards + other) * each} ${y}h${each}v${height}h${-each}z`).join("") }));
+}
 
 // Draw a layer's weights on a rank: whole, or a brick for each owner that has sent its own.
 function weights(letter, stage, rank, layer, shards, box) {
@@ -150,68 +164,88 @@ function grads(letter, stage, rank, layer, shards, box) {
 }
 
 // Draw all that a rank has: three walls, of which the knife cuts those below it.
-function rank(r, { state: { stage, world_size: shards, num_layers: n }, facts, narrow }, { box, x, column }) {
-  const [name, k, w, g] = facts.moments[facts.at], words = narrow ? `${r}` : `rank ${r}`, waits = facts.waits[facts.at];
+function rank(r, { state: { stage, world_size: shards, num_layers: n }, facts, narrow }, { box, x, column, pitch, slot, wall }) {
+  const [name, k, w, g] = facts.moments[facts.at], words = column < 56 ? `${r}` : `rank ${r}`, waits = facts.waits[facts.at];
   const chosen = (kind, layer, rows = 1) => {
     const [left, y, width, height] = box(r, kind, layer);
-    return rect(left, y, width, (height + 1) * rows - 1, { class: "x-chosen", fill: "none", rx: 1, "stroke-width": 2, style: "stroke-width: 2" });
+    return rect(left - 1, y - 1, width + 2, rows > 1 ? wall : height + 2, { class: "x-chosen", fill: "none", rx: 1, "stroke-width": 2, style: "stroke-width: 2" });
   };
   const y = TOP - 20, more = waits && column > wide(`${words} waits`) + 4 ? " waits" : "";
   return h("svg:g", {},
     waits && rect(x(r), y, column, 19, { class: "x-wait", "data-id": `wait ${r}` }),
     text(x(r) + column / 2, y + 14, words + more, { class: "x-small x-strong" }),
-    upto(3).map((kind) => rect(x(r), TOP + kind * PITCH + SLOT, column, WALL - 1, { rx: 0, style: "fill: var(--x-shade)" })),
+    upto(3).map((kind) => rect(x(r), TOP + kind * pitch + slot, column, wall - 1, { rx: 0, style: "fill: var(--x-shade)" })),
     upto(n).map((layer) => [weights(w[layer], stage, r, layer, shards, box), grads(g[layer], stage, r, layer, shards, box),
       stage ? brick(box(r, 2, layer, r, shards), r, DEPTHS[2], { "data-id": `s ${r} ${layer} ${r}`, "data-from": `s ${r} ${layer}` })
         : brick(box(r, 2, layer), r, DEPTHS[2], { "data-id": `s ${r} ${layer}`, "data-from": `s ${r} ${layer} ${r}` })]),
     k >= 0 && chosen(0, k), name === "backward" && chosen(1, k), name === "step" && chosen(2, 0, n));
 }
 
-// The knife lies above what it cuts; pulled up, it cuts more.
-function knife({ state: { stage }, set, width }) {
-  const y = TOP + (3 - stage) * PITCH - (stage ? 0 : 8), x = width - 78;
+// The knife lies above what it cuts; pulled up to the next of its stops, it cuts more.
+function knife({ state: { stage }, set }, { stop, slot, pill, pitch }) {
+  const y = stop(stage), low = y + slot - 1;
   const said = stage ? `${STAGES[stage]}: cut are ${KINDS.slice(3 - stage).join(", ")}` : "DDP: nothing is cut";
-  return draggable(h("svg:g", {},
-    h("svg:path", { d: `M0 ${y + 21}H${x + 9}V${y + 11}C${x * 0.7} ${y + 15} ${x * 0.4} ${y + 18} 0 ${y + 21}z`, "data-id": "blade",
-      style: "fill: color-mix(in srgb, var(--x-soft) 45%, var(--x-ground)); stroke: var(--x-soft)" }),
-    rect(x, y + 3, 78, 19, { class: "x-tip", rx: 9, "data-id": "haft" }),
-    text(x + 39, y + 17, `\u2195 ${STAGES[stage]}`, { class: "x-small x-strong", style: "fill: var(--x-ground)", "data-id": "named" }),
-    h("svg:rect", { x: x - 6, y: y - 10, width: 84, height: 44, fill: "transparent" })),
+  return [STAGES.map((name, at) => at !== stage && pressable(h("svg:g", {}, h("svg:rect", { x: pill - 4, y: stop(at) - 10, width: PILL + 4, height: 40, fill: "transparent" }),
+    rect(pill, stop(at) + 1, PILL, 20, { class: "x-pill", rx: 10 }), text(pill + PILL / 2, stop(at) + 15, name, fine)), `stop ${name}`, `Cut as ${name}`, () => set({ stage: at }))),
+  draggable(h("svg:g", {},
+    h("svg:path", { d: `M0 ${low}H${pill + 10}V${low - 8}z`, "data-id": "blade", style: "fill: var(--x-soft)" }),
+    rect(pill, y + 1, PILL, 20, { class: "x-tip", rx: 10, "data-id": "haft" }),
+    text(pill + PILL / 2, y + 15, `\u2195 ${STAGES[stage]}`, { class: "x-small x-strong", style: "fill: var(--x-ground)", "data-id": "named" }),
+    h("svg:rect", { x: pill - 6, y: y - 10, width: PILL + 8, height: 44, fill: "transparent" })),
   "knife", { label: "The knife, which cuts what is below it", now: stage, low: 0, high: 3, said, axis: "y",
-    move: (by, start) => Math.round(start + by / PITCH), step: (by) => stage + by, set: (next) => set({ stage: next }) });
+    move: (by, start) => Math.round(start + by / pitch), step: (by) => stage + by, set: (next) => set({ stage: next }) })];
 }
 
-// A bar per rank of what it holds, and what of it does not fit; dotted, what it was at most
-// before the last change.
-function tank(r, { state: { gpu_gb, stage }, facts, before }, { x, column }, y) {
-  const was = before?.facts.each[before.state.stage][0] ?? 0;
-  const until = Math.max(1e9 * gpu_gb, was, ...facts.each.map(([peak]) => peak)), scale = (column - 2) / until, limit = 1e9 * gpu_gb;
-  const held = facts.memory[facts.at], total = sum(held), end = x(r) + limit * scale;
-  let left = x(r);
+// What a rank holds at a stop of the knife, and what of it does not fit; dotted, what it was
+// at most before the last change. At the knife it is what is held in this moment.
+function tank(at, { state: { gpu_gb, stage }, facts, before }, x, y, room, high) {
+  const was = before?.facts.each[at][0] ?? 0, most = facts.each[at][0], limit = 1e9 * gpu_gb;
+  const until = Math.max(limit, ...facts.each.map(([peak]) => peak), was < 3 * facts.each[0][0] ? was : 0), scale = room / until;
+  const held = at === stage ? facts.memory[facts.at] : facts.peaks[at], total = sum(held), end = x + limit * scale;
+  let left = x;
   return [KINDS.map((_, i) => {
     const size = held[i] * scale, from = left, seen = Math.min(size, end - from - 2); // up to the limit's line
     left += size;
-    return size > 0 && [rect(from, y, size, 18, { class: "x-box", rx: 0, style: `--hue: ${rankColor(r)}; --deep: ${DEPTHS[i]}%`, "data-id": `tank ${r} ${i}` }),
-      seen > 14 && text(from + seen / 2, y + 13, "WGS"[i], { ...fine, "data-id": `tank t ${r} ${i}` })];
+    return size > 0 && [rect(from, y, size, high, { class: "x-box", rx: 0, style: `--hue: var(--x-soft); --deep: ${DEPTHS[i]}%`, "data-id": `tank ${at} ${i}` }),
+      seen > 14 && text(from + seen / 2, y + high - 4, "WGS"[i], { ...fine, "data-id": `tank t ${at} ${i}` })];
   }),
-  rect(x(r), y, facts.each[stage][0] * scale, 18, { class: "x-idle", rx: 0, "data-id": `most ${r}` }),
-  total > limit && [rect(end, y, (total - limit) * scale, 18, { class: "x-wrong", rx: 0, "data-id": `over ${r}` }),
-    (total - limit) * scale > 76 && text(end + (total - limit) * scale / 2, y + 13, "does not fit", { class: "x-small x-on-wrong" })],
-  was > 0 && h("svg:path.x-ghost", { d: `M${x(r) + was * scale} ${y - 3}v24`, "data-id": `was ${r}` }),
-  h("svg:path.x-line", { d: `M${end} ${y - 3}v24`, "data-id": `limit ${r}` })];
+  rect(x, y, most * scale, high, { class: "x-idle", rx: 0, "data-id": `most ${at}` }),
+  total > limit && rect(end, y, (total - limit) * scale, high, { class: "x-wrong", rx: 0, "data-id": `over ${at}` }),
+  was > 0 && was !== most && was <= until && h("svg:path.x-ghost", { d: `M${x + was * scale} ${y - 3}v${high + 6}` }),
+  h("svg:path.x-line", { d: `M${end} ${y - 3}v${high + 6}`, "data-id": `limit ${at}` })];
 }
 
-// What a rank has sent so far, hatched, of what it sends in the step; the mark is DDP's.
-function sending(r, { state: { stage }, facts: { each, sent, at } }, { x, column }, y) {
-  const scale = (column - 2) / Math.max(...each.map(([, num]) => num)), ddp = x(r) + each[0][1] * scale;
-  return h("svg:g.x-answer", {}, hatched(x(r), y, sent[at] * scale, 12, rankColor(r), { rx: 0, "data-id": `sent ${r}` }),
-    rect(x(r), y, each[stage][1] * scale, 12, { class: "x-idle", rx: 0, "data-id": `all ${r}` }),
-    h("svg:path.x-line", { d: `M${ddp} ${y - 3}v18` }));
+// What a rank has sent, hatched as all that travels, of what it sends in the step.
+function sending(at, { state: { stage }, facts: { each, sent, at: now } }, x, y, room, high) {
+  const scale = room / Math.max(...each.map(([, num]) => num)), all = each[at][1];
+  return [hatched(x, y, (at === stage ? sent[now] : all) * scale, high, "var(--x-soft)", { rx: 0, "data-id": `sent ${at}` }),
+    rect(x, y, all * scale, high, { class: "x-idle", rx: 0 })];
+}
+
+// The bytes of each stop that the knife has come to, so that they can be compared.
+function bill(view, place) {
+  const { state: { stage, gpu_gb }, facts: { each, memory: held, at }, width, narrow } = view, { stop, pill, foot } = place;
+  const now = bytes(sum(held[at])), heads = narrow ? [[54, `holds, line: ${gpu_gb} GB`], [246, "sends"]] : [[pill, `of each rank; line: the GPU's ${gpu_gb} GB`]];
+  const answer = (...parts) => h("svg:g.x-answer", {}, parts), open = (x, y) => text(x, y, "sends ?", { ...starts, class: "x-small x-soft x-guess" });
+  return [heads.map(([x, words]) => text(x, narrow ? foot + 15 : TOP - 6, words, { ...starts, class: "x-small x-soft" })), STAGES.map((name, one) => {
+    const [most, all] = each[one], there = one <= stage, strong = { ...starts, class: one === stage ? "x-small x-strong" : "x-small" };
+    if (narrow) {
+      const y = foot + 22 + 20 * one;
+      return [text(0, y + 12, name, { ...strong, ...!there && { class: "x-small x-soft" } }), !there ? text(54, y + 12, "–", { ...starts, class: "x-small x-soft" })
+        : [tank(one, view, 54, y, 124, 15), text(236, y + 12, bytes(most), ends),
+          answer(sending(one, view, 246, y + 2, width - 246 - 54, 11), text(width, y + 12, bytes(all), ends)), text(width, y + 12, "?", { ...ends, class: "x-small x-guess" })]];
+    }
+    const y = stop(one), side = pill + PILL + 8;
+    if (!there) return text(side, y + 15, `cuts ${KINDS[3 - one]} too`.replace(one > 1 ? "" : " too", ""), { ...starts, class: "x-small x-soft" });
+    return [text(side, y + 15, one === stage && now !== bytes(most) ? `${bytes(most)}, now ${now}` : `holds ${bytes(most)}`, strong),
+      tank(one, view, pill, y + 27, PANEL - 2, 17), open(pill, y + 62),
+      answer(sending(one, view, pill, y + 52, PANEL - 100, 12), text(width, y + 62, `sends ${bytes(all)}`, { ...ends, class: strong.class }))];
+  })];
 }
 
 // The step as a film: how much a rank holds in each moment, with the line that it must
 // not cross. The frame can be pulled along, and each moment chosen.
-function film({ state, facts, set, width, narrow }) {
+function film({ state, facts, set, narrow }, { across: width, pill }) {
   const { moments, memory: held, at } = facts, pitch = width / moments.length, limit = 1e9 * state.gpu_gb;
   const scale = (FILM - 6) / Math.max(limit, ...facts.each.map(([peak]) => peak)), floor = FILM - 2, cap = floor - limit * scale;
   const bar = (kinds, i) => {
@@ -227,6 +261,8 @@ function film({ state, facts, set, width, narrow }) {
   const words = label(state, facts), half = wide(words) / 2, middle = (at + 0.5) * pitch;
   return [held.map(bar), h("svg:path.x-line", { d: `M0 ${cap}H${width}`, "stroke-dasharray": "5 4" }),
     text(Math.max(half, Math.min(middle, width - half)), FILM + 15, words, { class: "x-small x-strong" }),
+    !narrow && ["A rank's memory over one step,", `dashed: the GPU's ${state.gpu_gb} GB`].map((words, i) =>
+      text(pill, 14 + 16 * i, words, { ...starts, class: "x-small x-soft" })),
     !narrow && ["forward", "backward"].map((name) => {
       const first = moments.findIndex((moment) => moment[0] === name), place = (first + state.num_layers / 2) * pitch;
       return Math.abs(place - middle) > half + 40 && text(place, FILM + 15, name, { class: "x-small x-soft" });
@@ -240,39 +276,36 @@ function film({ state, facts, set, width, narrow }) {
 function legend(width, y) {
   const soft = "var(--x-soft)", box = (deep) => (x, y) => rect(x, y, 16, 12, { class: "x-box", rx: 1, style: `--hue: ${soft}; --deep: ${deep}%` });
   let x = 0;
-  const marks = [["own part", box(DEPTHS[0])], ["gathered", box(BORROWED)], ["on its way", (x, y) => hatched(x, y, 16, 12, soft, { rx: 1 })],
-    ["sum of all", (x, y) => upto(4).map((one) => rect(x, y + 3 * one, 16, 3, { rx: 0, style: `fill: ${rankColor(one)}` }))],
+  const marks = [["own part", box(DEPTHS[0])], ["gathered", box(BORROWED)], ["travels", (x, y) => hatched(x, y, 16, 12, soft, { rx: 1 })],
+    ["sum of all", (x, y) => upto(4).map((one) => rect(x + 4 * one, y, 4, 12, { rx: 0, style: `fill: ${rankColor(one)}` }))],
     ["computes", (x, y) => rect(x + 1, y + 1, 14, 10, { class: "x-chosen", fill: "none", rx: 1, style: "stroke-width: 2" })],
     ["waits", (x, y) => rect(x, y, 16, 12, { class: "x-wait", rx: 0 })],
-    ["does not fit", (x, y) => rect(x, y, 16, 12, { class: "x-wrong", rx: 0, "stroke-width": 0.5 })]].map(([words, mark]) => {
+    ["too much", (x, y) => rect(x, y, 16, 12, { class: "x-wrong", rx: 0, "stroke-width": 0.5 })]].map(([words, mark]) => {
     const room = 34 + wide(words), from = x + room > width + 12 ? 0 : x;
     if (from < x) y += 19;
     x = from + room;
     return [mark(from, y), text(from + 20, y + 11, words, starts)];
   });
-  return { marks, bottom: y + 15 };
+  return { marks, bottom: y + 20 };
 }
 
 function draw(view) {
-  const { state, facts, width, narrow } = view, { stage, world_size: shards, gpu_gb } = state;
-  const place = layout(view), ranks = upto(shards), held = facts.memory[facts.at], key = legend(width, FOOT + 72);
-  const line = (y, strong, more, answer) => h("svg:text", { x: 0, y, ...starts }, h("svg:tspan.x-strong", {}, strong), answer && h("svg:tspan.x-guess", {}, ": ?"),
-    h(`svg:tspan${answer ? ".x-answer" : ""}`, {}, more));
+  const { state: { stage, world_size: shards }, facts, width, narrow } = view;
+  const place = layout(view), { stop, foot, across } = place, held = facts.memory[facts.at];
   const [, , w, g] = facts.moments[facts.at], added = stage ? "reduce_scatter" : "all_reduce";
   const flies = [w.includes("a") ? "; all_gather" : "", g.includes("r") ? `; ${added}` : "", ""];
-  const [, all] = facts.each[stage], cut = (i) => (i < 3 - stage ? "" : narrow ? ", cut" : `, cut into ${shards}`);
+  const cut = (i) => (i < 3 - stage ? "" : narrow ? ", cut" : `, cut into ${shards}`);
+  const key = legend(across, foot + (narrow ? 108 : 10));
   return {
     picture: picture(width, key.bottom, "",
-      film(view), ranks.map((r) => rank(r, view, place)),
-      KINDS.map((kind, i) => line(TOP + i * PITCH + 13, kind, `${cut(i)}: ${bytes(held[i])}${narrow ? "" : " on each rank"}${flies[i]}`)),
-      knife(view),
-      line(FOOT + 11, "memory", `: ${bytes(sum(held))}${narrow ? "" : ` in this moment, at most ${bytes(facts.each[stage][0])} in the step`}; line: ${gpu_gb} GB`),
-      ranks.map((r) => tank(r, view, place, FOOT + 16)),
-      line(FOOT + 48, "sent", `: ${bytes(facts.sent[facts.at])} of ${bytes(all)}${narrow ? "" : " in the step"}; line: DDP, ${bytes(facts.each[0][1])}`, true),
-      ranks.map((r) => sending(r, view, place, FOOT + 53)), key.marks),
+      film(view, place), upto(shards).map((r) => rank(r, view, place)),
+      KINDS.map((kind, i) => h("svg:text", { x: 0, y: stop(3 - i) + 14, ...starts }, h("svg:tspan.x-strong", {}, kind),
+        `${cut(i)}: ${bytes(held[i])}${narrow ? "" : " on each rank"}${flies[i]}`)),
+      bill(view, place), knife(view, place), key.marks),
     below: [
       h("p", {}, "A column is a rank, a row a layer (0 on top), and a brick the part that one rank owns, in its hue. The film "
-        + "shows what a rank holds in each moment; its dashed line is the GPU's memory. Activations are not counted."),
+        + "shows what a rank holds in each moment; its dashed line is the GPU's memory. W, G and S are weights, gradients and the "
+        + "optimizer's state. Each stop of the knife keeps its bytes in sight while the knife is above. Activations are not counted."),
       table("All four with these numbers", ["stage", "holds at most", "sends", "of DDP's bytes"],
         STAGES.map((name, i) => [name, bytes(facts.each[i][0]), bytes(facts.each[i][1]), `${Math.round(100 * facts.each[i][1] / facts.each[0][1])} %`])),
       h("p", {}, `With all gradients and no layer gathered, a rank holds ${bytes(facts.between)}.`),
@@ -281,18 +314,18 @@ function draw(view) {
 }
 
 const ask = {
-  question: "Which of the four sends more than DDP, and by how much?",
-  options: ["none", "ZeRO-3, by half", "ZeRO-2 and 3, by half", "all but DDP"],
+  question: "Which of ZeRO-1, 2 and 3 sends more than DDP, and by how much?",
+  options: ["none", "ZeRO-3, by half", "ZeRO-2 and 3, by half", "all three"],
   answer: ({ facts: { each } }) => (each[3][1] > 1.01 * each[0][1] ? 1 : 0),
   because: ({ facts: { each: [[, ddp], , , [, zero3]] } }) => (zero3 > 1.01 * ddp
-    ? `It gathers weights twice: ${bytes(zero3)}, not ${bytes(ddp)}.`
+    ? `It gathers weights twice: ${bytes(zero3)}, and the others send ${bytes(ddp)}.`
     : `ZeRO-3 sends ${bytes(zero3)} in a step, and DDP ${bytes(ddp)}.`),
-  show: { stage: 3, step: 0 }, // so that one walks through its step from the start
+  show: STAGES.map((_, stage) => ({ stage, step: 0 })), // the knife comes to each of its stops
   apart: ["stage", "gpu_gb"],
 };
 
 export default explorable({
-  name: "sharding", title: "The brick wall: who holds what",
+  name: "sharding", title: "The brick wall",
   label: "A model, its ranks, and what is cut", fields, compute, draw, ask,
   sentence: "{billions} billion parameters in {num_layers} layers, on {world_size} ranks with {gpu_gb} GB each.",
 });

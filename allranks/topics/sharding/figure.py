@@ -48,7 +48,7 @@ class BrickWall(Explorable):
 
     stage = traitlets.Int(0).tag(sync=True)
     world_size = traitlets.Int(4).tag(sync=True)
-    num_layers = traitlets.Int(6).tag(sync=True)
+    num_layers = traitlets.Int(4).tag(sync=True)
     billions = traitlets.Float(7.0).tag(sync=True)
     gpu_gb = traitlets.Int(80).tag(sync=True)
     precision = traitlets.Unicode([*PRECISIONS][1]).tag(sync=True)
@@ -64,7 +64,8 @@ class BrickWall(Explorable):
         ``moments`` lists [name, layer, weights, gradients] as ``walk`` does,
         ``memory`` the bytes of each of ``KINDS``, and ``sent`` the bytes that have been
         sent up to a moment's end. ``each`` has the peak and the bytes sent of each of
-        ``STAGES``, and ``fits`` is the first of them that fits, or None.
+        ``STAGES``, ``peaks`` what that peak is made of, by kind, and ``fits`` is the
+        first of them that fits, or None.
 
         Raises:
             ValueError: if a number is out of bounds, or there is no such precision.
@@ -94,6 +95,13 @@ class BrickWall(Explorable):
             ]
             for one in range(len(STAGES))
         ]
+        peaks = [
+            max(
+                [memory(at, one, *given) for at in walk(one, num_layers, reshard)],
+                key=sum,
+            )
+            for one in range(len(STAGES))
+        ]
         # Without ``reshard`` ZeRO-3 may need more than ZeRO-2, so each is looked at.
         fit = [one for one, (most, _) in enumerate(each) if most <= 1e9 * gpu_gb]
         facts = {
@@ -103,6 +111,7 @@ class BrickWall(Explorable):
             "sent": [sum(steps[: i + 1]) for i in range(len(steps))],
             "between": sum(held(stage, *given)),
             "each": each,
+            "peaks": [list(kinds) for kinds in peaks],
             "fits": fit[0] if fit else None,
             "at": min(step, len(moments) - 1),
         }
@@ -114,7 +123,7 @@ class BrickWall(Explorable):
         rows = []
         for stage, name in enumerate(STAGES):
             facts = BrickWall.compute(**{**state, "stage": stage})
-            rows.append((name, max(facts["memory"], key=sum), facts["sent"][-1]))
+            rows.append((name, facts["peaks"][stage], facts["sent"][-1]))
         return picture.tanks(state["world_size"], 1e9 * state["gpu_gb"], rows)
 
 

@@ -14,9 +14,8 @@ from allranks.base.svg import (
 from allranks.base.units import amount
 
 WIDTH, LEFT, RIGHT, PITCH, BAR = 720, 66, 92, 40, 26  # in SVG units
-# How deep a rank's color is, in %: weights, gradients, optimizer state, as in the
-# figure of DataParallel.
-DEPTHS = 36, 16, 26
+# How deep a rank's color is, in %: weights, gradients, optimizer state.
+DEPTHS = 52, 20, 36
 
 
 def tanks(

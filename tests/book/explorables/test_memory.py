@@ -35,8 +35,13 @@ def test_a_flag_is_planted_before_the_mountain_is_there(explore):
     """Only the ground is drawn; the flag stays, and is judged by its phase."""
     x = explore(PAGE, "memory", asked=True)
     facts = facts_of(x)
-    assert "peak" not in words(x).replace("will the peak be here", "")
-    assert words(x).count("?") == 1 + 4  # the flag's words, and what the step adds
+    assert "peak" not in words(x).replace("drag me to the peak", "")
+    assert words(x).count("?") == 1 + 4  # the note's, and what the step adds
+    x.press("This is my guess")  # nothing was dragged, so it is none
+    assert x.button("This is my guess").get_attribute("aria-disabled") == "true"
+    assert not x.box.locator(".x-summary").is_visible()
+    assert x.button("Just show me").is_visible()
+    assert not x.button("Next").is_visible()  # there is no mountain to walk through
     flag = x.box.get_by_role("slider", name=FLAG, exact=True)
     flag.focus()
     for _ in range(60):  # to the right end: the optimizer's step
@@ -71,6 +76,38 @@ def test_the_moment_says_what_is_held(explore):
     assert x.summary == facts_of(x, moment=10_000)["summary"]
 
 
+def test_the_mountain_is_revealed_once(explore):
+    """Changes of the moment, and of the step, find it drawn to the end."""
+    x = explore(PAGE, "memory", asked=True, reduced_motion="no-preference")
+    left = """box => Math.max(...[...box.querySelectorAll(".x-sweep")].map(
+        one => one.getAnimations()[0]?.effect.getComputedTiming().progress ?? 1))"""
+    x.press("Just show me")
+    assert x.box.evaluate(left) < 0.5  # it grows from the left
+    x.page.wait_for_timeout(2600)
+    knob = x.box.get_by_role("slider", name=KNOB, exact=True)
+    for by in (-60, 40):
+        x.drag(knob, by)
+        assert x.box.evaluate(left) == 1
+    x.press("Next")
+    assert x.box.evaluate(left) == 1
+
+
+def test_a_remedy_leaves_the_reader_at_the_same_moment(explore):
+    """The loss in chunks is still the loss; a layer's backward is still the same."""
+    x = explore(PAGE, "memory")
+    knob = x.box.get_by_role("slider", name=KNOB, exact=True)
+    assert knob.get_attribute("aria-valuetext") == "at the loss, backward"
+    chunks = x.field(f"Loss in {CHUNKS} chunks")
+    chunks.focus()
+    x.page.keyboard.press("Space")
+    assert knob.get_attribute("aria-valuetext").startswith("at the loss")
+    for _ in range(4):
+        x.press("Next")
+    assert knob.get_attribute("aria-valuetext") == "in backward, block 13"
+    x.field("Checkpoints around").select_option("layer")
+    assert knob.get_attribute("aria-valuetext") == "in backward, block 13"
+
+
 def test_remedies_lower_the_peak_until_it_fits(explore):
     """What does not fit is black on yellow, and gone when it fits; nothing is red."""
     x = explore(PAGE, "memory")
@@ -82,7 +119,8 @@ def test_remedies_lower_the_peak_until_it_fits(explore):
     x.field("Checkpoints around").select_option("layer")
     x.field(f"Loss in {CHUNKS} chunks").focus()
     x.page.keyboard.press("Space")
-    facts = facts_of(x, gpu_gb=40, checkpointing="layer", loss_chunks=CHUNKS)
+    now = {"moment": 17, "gpu_gb": 40}  # it is the loss that a reader still looks at
+    facts = facts_of(x, checkpointing="layer", loss_chunks=CHUNKS, **now)
     assert not facts["over"] and yellow.count() == 0
     assert x.box.locator(".x-stage .x-ghost").count() == 1  # the mountain before
     assert x.box.locator(".x-stage .x-wait").count() == 0

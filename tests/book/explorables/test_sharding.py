@@ -1,13 +1,15 @@
 """The brick wall works by keyboard and by hand, in a 390 px wide window."""
 
 import pytest
+from playwright.sync_api import expect
 
+from allranks.base.units import amount
 from allranks.topics import BrickWall
 from allranks.topics.sharding.sums import PRECISIONS, STAGES
 from tests.book.explorables.test_shell import ON_EACH_OTHER, PAGES
 
 PAGE = PAGES.get("sharding", "")
-HERE = {"billions": 8, "world_size": 8, "num_layers": 8}  # what the page shows first
+HERE = {"billions": 8}  # what the page shows first: four ranks, four layers
 pytestmark = pytest.mark.skipif(not PAGE, reason="no page shows the brick wall yet")
 
 
@@ -32,7 +34,7 @@ def test_a_reader_cuts_and_walks_through_the_step(explore):
             assert (
                 x.summary == BrickWall(**HERE, stage=stage, step=step).facts["summary"]
             )
-            assert waits.count() == (8 if still else 0)
+            assert waits.count() == (4 if still else 0)
             x.press("Next")
         x.box.get_by_role("slider", name="moment, in the film").focus()
         x.page.keyboard.press("Home")
@@ -42,20 +44,57 @@ def test_a_reader_cuts_and_walks_through_the_step(explore):
 
 
 def test_the_knife_is_pulled_up_by_hand(explore):
-    """One wall is one notch; what then fits is no longer yellow."""
+    """One wall is one notch; what each stop holds stays beside the one before."""
     x = explore(PAGE, "sharding")
-    too_much = x.box.locator('.x-stage [data-id^="over "]')
-    assert too_much.count() == 8
     knife(x).scroll_into_view_if_needed()
     box = x.box.locator('[data-id="haft"]').bounding_box()
     middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     x.page.mouse.move(*middle)
     x.page.mouse.down()
     for notch, name in enumerate(STAGES):
-        x.page.mouse.move(middle[0], middle[1] - 71 * notch, steps=4)
-        assert x.summary.startswith(f"{name} on 8 ranks")
+        x.page.mouse.move(middle[0], middle[1] - 72 * notch, steps=4)
+        assert x.summary.startswith(f"{name} on 4 ranks")
+        peaks = [peak for peak, _ in BrickWall(**HERE).facts["each"][: notch + 1]]
+        words = x.box.locator(".x-stage svg text").all_text_contents()
+        assert all(amount(peak, "B") in words for peak in peaks)
+        assert x.box.locator('.x-stage [data-id^="most "]').count() == notch + 1
     x.page.mouse.up()
-    assert too_much.count() == 0
+    yellow = x.box.locator('.x-stage [data-id^="over "]')
+    assert yellow.evaluate_all("all => all.map(one => one.dataset.id)") == ["over 0"]
+
+
+def test_a_stop_of_the_knife_is_pressed(explore):
+    """Each has its name; the knife itself stands at one of them."""
+    x = explore(PAGE, "sharding")
+    for stage in (3, 1, 0, 2):
+        x.press(f"Cut as {STAGES[stage]}")
+        assert x.summary == BrickWall(**HERE, stage=stage).facts["summary"]
+        assert x.button(f"Cut as {STAGES[stage]}").count() == 0
+
+
+def test_the_answer_comes_to_each_stop_until_the_reader_takes_over(explore):
+    """One after the other, so that DDP's bytes are seen before ZeRO-3's."""
+    x = explore(PAGE, "sharding", asked=True, reduced_motion="no-preference")
+    x.press("ZeRO-3, by half")
+    assert knife(x).get_attribute("aria-valuenow") == "0"
+    expect(knife(x)).to_have_attribute("aria-valuenow", "1")
+    expect(knife(x)).to_have_attribute("aria-valuenow", "3")
+    x.page.evaluate("localStorage.clear()")
+    x.page.reload()
+    x.press("none")
+    knife(x).press("ArrowUp")  # now it is the reader's
+    x.page.wait_for_timeout(1500)
+    assert knife(x).get_attribute("aria-valuenow") == "1"
+    assert "It gathers weights twice" in x.box.inner_text()
+
+
+def test_eight_ranks_and_layers_are_a_choice(explore):
+    x = explore(PAGE, "sharding")
+    x.field("Ranks × layers").select_option("8")
+    now = {**HERE, "world_size": 8, "num_layers": 8}
+    assert x.summary == BrickWall(**now).facts["summary"]
+    x.fill("ranks", 3)
+    assert x.field("Ranks × layers").input_value() == "0"
 
 
 def test_bricks_fly_from_their_owners_and_sums_from_all(explore):
@@ -80,10 +119,10 @@ def test_bricks_fly_from_their_owners_and_sums_from_all(explore):
     for _ in range(4):  # back to where layer 2's gradients collapse
         x.page.keyboard.press("ArrowLeft")
     assert "the gradients of layer 2 collapse" in x.summary
-    for rank in range(8):
+    for rank in range(4):
         bands = x.box.locator(f'[data-id^="m {rank} 2 "]')
         ways = bands.evaluate_all("all => all.map(one => one.dataset.from)")
-        assert ways == [f"g {other} 2 {rank}" for other in range(8)]
+        assert ways == [f"g {other} 2 {rank}" for other in range(4)]
 
 
 def test_what_is_cut_has_a_brick_per_rank_and_layer(explore):
@@ -95,9 +134,9 @@ def test_what_is_cut_has_a_brick_per_rank_and_layer(explore):
 
     for stage in range(4):
         assert x.box.locator('[data-id="s 1 2 1"]').count() == (1 if stage else 0)
-        assert drawn("s") == 8 * 8
-        # Of ZeRO-3's first layer the parts of the other seven ranks arrive as well.
-        assert drawn("w") == 8 * 8 + (8 * 7 if stage == 3 else 0)
+        assert drawn("s") == 4 * 4
+        # Of ZeRO-3's first layer the parts of the other three ranks arrive as well.
+        assert drawn("w") == 4 * 4 + (4 * 3 if stage == 3 else 0)
         knife(x).focus()
         x.page.keyboard.press("ArrowUp")
 
@@ -127,24 +166,42 @@ def test_the_answer_is_the_bytes_and_follows_the_precision(explore):
     x.page.keyboard.press("End")  # playing is no answer
     assert sent.count() == 0 and x.box.locator(".x-options").is_visible()
     x.press("ZeRO-3, by half")
-    assert "Yes. It gathers weights twice: 42 GB, not 28 GB." in x.box.inner_text()
-    assert (
-        sent.count() == 8 and x.summary == BrickWall(**HERE, stage=3).facts["summary"]
-    )
+    said = "Yes. It gathers weights twice: 36 GB, and the others send 24 GB."
+    assert said in x.box.inner_text() and sent.count() == len(STAGES)
+    assert x.summary == BrickWall(**HERE, stage=3).facts["summary"]
     numbers = [*PRECISIONS][2]
     x.field("precision").select_option(label=numbers)
     x.press("Ask me about this one")
     x.press("none")
-    assert "Yes. ZeRO-3 sends 56 GB in a step, and DDP 56 GB." in x.box.inner_text()
+    assert "Yes. ZeRO-3 sends 48 GB in a step, and DDP 48 GB." in x.box.inner_text()
 
 
 def test_a_number_that_cannot_be_is_refused(explore):
     x = explore(PAGE, "sharding")
     x.fill("ranks", 9)
     assert x.error.endswith("ranks: must be at most 8, not 9")
-    x.fill("ranks", 8)
+    x.fill("ranks", 4)
     x.fill("parameters (billion)", 0)
     assert x.error.endswith("parameters (billion): must be from 0.1 to 500") or (
         "must be from 0.1 to 500" in x.error
     )
     assert x.summary == BrickWall(**HERE).facts["summary"]
+
+
+def test_no_line_of_the_question_is_cut_while_a_finger_drags(explore):
+    """The summary comes up over the whole question, or stays where it is."""
+    x = explore(PAGE, "sharding", asked=True)
+    x.press("Just show me")
+    cut = """box => {
+        const ask = box.querySelector(".x-ask").getBoundingClientRect();
+        const { top } = box.querySelector(".x-summary").getBoundingClientRect();
+        return ask.top < top && top < ask.bottom - 1; }"""
+    for far in range(-60, 260, 40):  # how far up the page the figure is
+        x.box.evaluate(
+            "(box, y) => scrollBy(0, box.getBoundingClientRect().top + y)", far
+        )
+        haft = x.box.locator('[data-id="haft"]').bounding_box()
+        x.page.mouse.move(haft["x"] + 20, haft["y"] + 10)
+        x.page.mouse.down()
+        assert x.box.get_attribute("class") and not x.box.evaluate(cut), far
+        x.page.mouse.up()
