@@ -196,7 +196,7 @@ const fields = [
 ];
 
 // Where the parts of the drawing are, from top to bottom, in px; all as wide as the axis.
-const EDGE = 9, LANE = 40, COMPUTES = 22, SENDS = 176, AXIS = 242, CURVE_TOP = 290, TRACK = 348;
+const EDGE = 9, LANE = 40, COMPUTES = 22, SENDS = 150, AXIS = 216, CURVE_TOP = 266, TRACK = 348;
 const PALE = "color-mix(in srgb, var(--x-soft) 65%, transparent)"; // no rank's own: all do the same
 const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
 const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
@@ -213,7 +213,7 @@ function span([name, a, b], x, y, { deep, id, gap = 0, tip = name }) {
   const middle = inside ? from + width / 2 : from + width + wide(words || "") / 2, box = [from, y, width, LANE];
   return h("svg:g", {}, h("svg:title", {}, `${tip}: ${amount(a, "s")} to ${amount(b, "s")}`),
     deep ? rect(...box, { class: "x-box", rx: 0, ...shade(deep, "--hue: var(--x-soft);"), ...key("") })
-      : hatched(...box, PALE, { rx: 0, ...key("") }),
+      : hatched(...box, PALE, { rx: 0, ...key(""), "stroke-width": width < 8 ? 0.4 : 1 }), // edges of many are a blot
     inside && !deep && rect(middle - wide(words) / 2, y + 11, wide(words), 18, { class: "x-plate", ...key("plate ") }),
     words && text(middle, y + 25, words, { ...small, ...key("name ") }));
 }
@@ -300,12 +300,14 @@ function axis({ exposed, total, after_backward: worst }, x, until) {
     computed < far - wide(end) && computed > 26 + wide(mid) && text(computed, AXIS + 16, mid, right)];
 }
 
-// The time exposed with every size of buckets, and a handle that chooses one.
+// The time exposed with every size of buckets, and a handle that chooses one. The axis is
+// from the least to the most: sizes differ little beside what no size can hide.
 function choosing({ state, facts, set, width, narrow }) {
   const low = CURVE[0], high = CURVE.at(-1), across = width - 2 * EDGE, cap = state.bucket_cap_mb, now = cap ?? 25;
   const fit = (mib) => Math.min(high, Math.max(low, Math.round(mib)));
   const x = (mib) => EDGE + across * Math.log(mib / low) / Math.log(high / low), at = x(fit(now)), floor = TRACK - 8;
-  const most = Math.max(...facts.curve, facts.exposed, TINY), y = (time) => floor - (floor - CURVE_TOP) * time / most;
+  const all = [...facts.curve, facts.exposed], most = Math.max(...all), least = Math.min(...all);
+  const y = (time) => floor - 6 - (floor - CURVE_TOP - 10) * (most - least > TINY ? (time - least) / (most - least) : 0);
   const line = facts.curve.map((time, i) => `${x(CURVE[i])} ${y(time)}`).join("L"), last = facts.curve.at(-1);
   const words = amount(facts.exposed, "s"), size = cap !== null ? `${cap} MiB` : `25 MiB${narrow ? "" : ", the first 1 (default)"}`;
   return [
@@ -313,13 +315,13 @@ function choosing({ state, facts, set, width, narrow }) {
       h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${size}`), h("svg:tspan.x-answer", {}, `: ${words} exposed`)),
     text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-guess" }),
     h("svg:g", { class: "x-answer" },
-      most > TINY && path(`M${line}V${floor}H${EDGE}Z`, "x-box", shade(12, "--hue: var(--x-soft);")),
-      facts.exposed > TINY && [{ style: "fill: var(--x-ground)" }, { class: "x-wait" }].map((look) =>
-        rect(at - 7, y(facts.exposed), 14, floor - y(facts.exposed), { ...look, rx: 0 })),
-      y(last) < floor - 18 && text(width - EDGE - 5, y(last) + 15, (narrow ? "" : "one bucket: ") + amount(last, "s"), right),
+      path(`M${line}`, "x-line"), path(`M${at} ${y(facts.exposed)}V${TRACK}`, "x-frame"),
+      [least, most].map((time, k) => (!k || most - least > TINY) && [path(`M${EDGE} ${y(time)}h${across}`, "x-frame", { opacity: 0.4 }),
+        text(EDGE, y(time) + (k ? 15 : -6), `${k ? "most" : "least"}: ${amount(time, "s")}`, { ...left, style: OVER })]),
+      text(width - EDGE - 5, y(last) + (y(last) < floor - 24 ? 16 : -6), `${narrow ? "" : "one bucket: "}${amount(last, "s")}`, { ...right, style: OVER }),
       h("svg:circle", { cx: at, cy: y(facts.exposed), r: 4, class: "x-tip", "data-id": "chosen" })),
     path(`M${EDGE} ${TRACK}h${across}`, "x-frame"),
-    [1, 5, 25, 100].map((mib) => text(x(mib), TRACK + 22, mib, mib > 1 ? small : left)),
+    [1, 5, 25, 100].map((mib) => text(x(mib), TRACK + 22, mib === 25 ? "25, default" : mib, mib > 1 ? small : left)),
     text(width - EDGE, TRACK + 22, "1024 MiB", right),
     draggable(h("svg:g", {}, rect(at - 22, TRACK - 22, 44, 44, { fill: "transparent" }),
       rect(at - 7, TRACK - 10, 14, 20, { class: "x-handle", rx: 5 }),
@@ -401,13 +403,17 @@ const ask = {
   question: ({ facts }) => `Backward takes ${amount(facts.backward, "s")}, and sending all gradients `
     + `${amount(facts.sending, "s")}. How much of the sending hides behind backward?`,
   options: HIDDEN,
+  mine({ state, facts: { forward, backward, sending } }) {
+    const start = guesses.get(about(state));
+    return `You guessed that ${amount(Math.min(forward + backward - start, sending), "s")} hide. `;
+  },
   guess({ state, facts: { forward, backward, sending } }) {
     const start = guesses.get(about(state));
     return start === undefined ? -1 : kind((forward + backward - start) / (sending || 1));
   },
   answer: ({ facts }) => kind(1 - facts.exposed / (facts.sending || 1)),
-  because: ({ facts }) => `${amount(facts.exposed, "s")} of the sending is exposed: it is left when backward has `
-    + "ended. A bucket can be sent only when the last of its gradients is there.",
+  because: ({ facts }) => `${amount(facts.sending - facts.exposed, "s")} hide, ${amount(facts.exposed, "s")} are exposed: `
+    + "a bucket can be sent only when the last of its gradients is there.",
 };
 
 export default explorable({

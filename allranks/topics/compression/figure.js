@@ -114,11 +114,6 @@ const inside = (x, y, across, ...words) => {
   return fits && text(x + across / 2, y, fits, SMALL);
 };
 
-// What the reader guesses, in seconds by way, for each state that was asked about.
-const guesses = new Map();
-const about = (state) => JSON.stringify({ ...state, method: "" });
-const guessed = (state) => guesses.get(about(state)) ?? {};
-
 // Return where things stand: names at the left and times at the right, or above the bars.
 function layout({ facts, width, narrow, asking }) {
   const left = narrow ? 1 : 140, room = width - left - (narrow ? 3 : 172), row = narrow ? 58 : 48;
@@ -159,49 +154,35 @@ function bars(view, at, i) {
       inside(from, y + 16, across, `${what} ${amount(seconds, "s")}`, what)];
   };
   const good = facts.as_good[i] ?? step, more = at.long(good) - at.long(step), end = at.left + at.room, past = before?.facts.ways[i][7];
-  const mine = guessed(state)[name], flag = at.left + at.long(mine ?? 0);
   return [part(compute, "computes", gray(18)), part(encoding, "encodes", gray(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
     more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
     onLink(view, at, i),
     Math.max(step, good) > 1.001 * at.most && h("svg:path", { class: "x-cut", d: `M${end - 16} ${y + BAR + LINK + 4}l12 ${-BAR - LINK - 8}`, style: "stroke: var(--x-ground); stroke-width: 6" }),
-    !view.narrow && past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` }),
-    mine && rect(flag - 5, y - 3, 10, BAR + 6, { rx: 5, style: "fill: none; stroke: var(--x-mark); stroke-width: 2", "data-id": `grip ${name}` }),
-    mine && !view.narrow && flag > x + more && text(flag + 9, y + 16, "your guess", { ...START, ...SOFT, style: OVER })];
+    !view.narrow && past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` })];
 }
 
-// Draw what is known of a step before the answer, with an end to drag.
-function guessing({ state, facts, set }, at, i) {
-  const [name] = facts.ways[i], y = at.y(i) + at.bar, compute = state.compute_ms * 1e-3;
-  const now = guessed(state)[name] ?? facts.ways[0][7], from = at.left + at.long(compute), x = at.left + at.long(now);
-  const grip = h("svg:g", {}, rect(x - 22, y - 12, 44, BAR + 24, { fill: "transparent" }),
-    rect(x - 5, y - 4, 10, BAR + 8, { class: "x-handle", rx: 5, "data-id": `grip ${name}` }));
+// Draw what is known of a step before the answer.
+function veiled({ state, facts }, at, i) {
+  const y = at.y(i) + at.bar, from = at.left + at.long(state.compute_ms * 1e-3), x = at.left + at.long(facts.ways[0][7]);
   return [rect(at.left, y, from - at.left, BAR, gray(18)), inside(at.left, y + 16, from - at.left, "computes"),
-    rect(from, y, x - from, BAR, { class: "x-idle", rx: 0, "data-id": `waits ${name}` }),
-    i === 1 && inside(from, y + 16, x - from, "← drag: your guess", "← drag"),
-    draggable(grip, `guess ${name}`, { label: `your guess of a step with ${LABELS[name]}`,
-      now, low: compute, high: at.most, said: amount(now, "s"),
-      move: (by, from) => from + by / at.room * at.most, step: (by) => now + by * at.most / 50,
-      set: (seconds) => {
-        guesses.set(about(state), { ...guessed(state), [name]: seconds });
-        set({}); // nothing but the drawing changes
-      } })];
+    rect(from, y, Math.max(0, x - from), BAR, { class: "x-idle", rx: 0 }), inside(from, y + 16, x - from, "?")];
 }
 
 // Draw a way of sending: press it to choose it.
 function row(view, at, i) {
   const { state, facts, set, width, narrow, asking } = view, [name, , sent, , , , , step] = facts.ways[i];
   const y = at.y(i), chosen = name === state.method, open = asking && i > 0, base = narrow ? y + 14 : y + at.bar + 16;
-  const guess = guessed(state)[name], good = facts.as_good[i];
+  const good = facts.as_good[i];
   const label = setTo(name, state), sends = `${amount(sent, "B")}`;
-  const shown = open ? [guess ? `${amount(guess, "s")} ?` : "?", ""] : [amount(step, "s"), asking ? "" : good === null ? "not measured" : amount(good, "s")];
+  const shown = open ? ["?", ""] : [amount(step, "s"), asking ? "" : good === null ? "not measured" : amount(good, "s")];
   const look = (k) => (k ? "x-small x-soft" : name === facts.fastest && !asking ? "x-strong" : ""); // the question is about the first column
   const button = pressable(h("svg:g", { "data-id": `row ${name}` },
     rect(0, y - 2, width, at.row - 2, { style: `fill: ${chosen ? "var(--x-shade)" : "transparent"}` }),
     text(4, base - (narrow ? 0 : 6), narrow ? `${label} · ${sends}` : label, { ...START, class: chosen ? "x-strong" : "" }),
     !narrow && text(4, base + 10, `sends ${sends}`, { ...START, ...SOFT }),
     shown.map((words, k) => text(at.columns[k], base, words, { ...END, style: narrow && !chosen ? OVER : "", class: look(k) })),
-    !open && bars(view, at, i)), `method ${name}`, LABELS[name], () => set({ method: name }), chosen);
-  return [button, open && guessing(view, at, i)];
+    open ? veiled(view, at, i) : bars(view, at, i)), `method ${name}`, LABELS[name], () => set({ method: name }), chosen);
+  return button;
 }
 
 // Draw which way is fastest at what bandwidth, with a handle at this link's.
@@ -282,21 +263,17 @@ function draw(view) {
   };
 }
 
-const shortest = (times) => times.indexOf(Math.min(...times));
 const ask = {
   apart: ["method"],
   question: ({ state, facts }) => `${state.world_size} ranks train ${facts.model || "a model"} over `
-    + `${facts.link || `links of ${state.gb_per_s} GB/s`}. Which way has the shortest step? Drag its end to your guess.`,
+    + `${facts.link || `links of ${state.gb_per_s} GB/s`}. Which way has the shortest step?`,
   options: Object.values(LABELS),
-  // The shortest of the bars that the reader dragged, and of the one that stands there.
-  guess: ({ state, facts }) => {
-    const mine = guessed(state);
-    return Object.keys(mine).length ? shortest(facts.ways.map(([name, ...rest], i) => (i ? mine[name] ?? Infinity : rest[6]))) : -1;
-  },
   answer: ({ facts }) => Object.keys(LABELS).indexOf(facts.fastest),
   because: ({ facts }) => {
     const fastest = facts.ways.find(([name]) => name === facts.fastest), [plain] = facts.ways;
-    return `A step takes ${amount(fastest[7], "s")}, and ${amount(plain[7], "s")} without compression.`;
+    const known = facts.as_good.map((time) => time ?? Infinity), best = known.indexOf(Math.min(...known));
+    return `A step takes ${amount(fastest[7], "s")}, without compression ${amount(plain[7], "s")}. `
+      + `For equal loss, ${facts.ways[best][0] === facts.fastest ? "it still wins" : `${LABELS[facts.ways[best][0]]} wins`}: ${amount(known[best], "s")}.`;
   },
 };
 

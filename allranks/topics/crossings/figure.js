@@ -154,11 +154,11 @@ function card(name, i, view) {
   const { world_size: W, halving } = state, wide = width / 4, x = i * wide, across = wide - (narrow ? 8 : 18);
   const [left, top, bar] = narrow ? [x, 68, 124] : [x + 62, 15, 71];
   const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest && !asking ? "x-strong" : "";
-  const each = { ring: `n/${W.toLocaleString("en")} in each`, halving: "n/2, n/4 … in each" }[name] ?? "n in each";
+  const each = { ring: `n/${W.toLocaleString("en")} in each`, halving: narrow ? "n/2, n/4 …" : "n/2, n/4 … in each" }[name] ?? "n in each";
   const said = way ? [[`${way[1].toLocaleString("en")} steps`], [each], [amount(way[3], "s"), `x-answer ${strong}`]]
     : halving ? [["needs 2, 4,"], ["8, … ranks"]] : [["not used:"], ["press to add"]];
-  const box = h("svg:g", {},
-    h("svg:rect", { x, y: 0, width: across, height: bar + 10, fill: "transparent" }),
+  const box = h("svg:g", { style: "outline-offset: -2px" }, // or the edge cuts the frame
+    h("svg:rect", { x: x - 5, y: 0, width: across + 5, height: bar + 10, fill: "transparent" }),
     h("svg:g", { opacity: way ? 1 : 0.5 }, pictogram(name, W, x)),
     text(left, top, name, { ...START, class: strong }),
     said.map(([words, look = "x-small"], k) => text(left, top + 16 * (k + 1), words, { ...START, class: look, style: !halving && k && !way ? LINK : "" })),
@@ -217,25 +217,29 @@ function lowest({ facts, width, asking }, { x, line, floor }) {
   });
 }
 
-// The line of each algorithm, with its name where it ends.
+// The line of each algorithm, with its name where it ends: strong if the lowest, thick line
+// ends there too, whichever is fastest at the upright one.
 function lines({ facts, width, asking }, { y, at, line, floor }) {
+  const lowest = facts.winners.at(-1)[0];
   let free = floor + 20; // names keep off each other, from the lowest line up
   return [...facts.ways].sort((a, b) => at(a, SIZES[1]) - at(b, SIZES[1])).map((way) => {
     free = Math.min(free - 15, y(at(way, SIZES[1])) + 4);
     return [
       h("svg:path", { d: `M${line(way, ...SIZES).join("L")}`, style: `fill: none; stroke: ${GREY}; stroke-width: 1.5`, "data-id": `way ${way[0]}` }),
-      text(width - RIGHT + 7, free, way[0], { ...START, class: way[0] === facts.fastest && !asking ? "x-small x-strong" : "x-small" }),
+      text(width - RIGHT + 7, free, way[0], { ...START, class: way[0] === lowest && !asking ? "x-small x-strong" : "x-small" }),
     ];
   });
 }
 
 // Name each line where it meets the upright one, the slowest at the top. That is above all
-// lines: they climb, so at its left no line is higher, and near the left edge few are.
+// lines: they climb, so at its left no line is higher, and near the left edge few are. On a
+// phone they would cover the lines, and the cards say the same.
 function tags({ facts, state, narrow, asking }, { x, y, at, map, wide, top, inside }) {
-  const n = state.num_bytes, now = x(n), side = now > LEFT + (narrow ? 92 : 136) ? -1 : 1;
+  if (narrow) return [];
+  const n = state.num_bytes, now = x(n), side = now > LEFT + 136 ? -1 : 1;
   const far = side < 0 ? n : map.value(Math.min(1, map.place(n) + 110 / wide)); // where the names end
   const near = facts.ways.filter((way) => inside(way[3])).sort((a, b) => a[3] - b[3]);
-  const free = side < 0 && now - (narrow ? 230 : 370) > LEFT; // at the top, beside what stands there
+  const free = side < 0 && now - 370 > LEFT; // at the top, beside what stands there
   const high = top + (free ? 28 : 62) + 15 * (near.length - 1);
   const base = Math.max(high, Math.min(...near.map((way) => y(at(way, far)))) - 14);
   return near.map(([name, , , time], i) => [name, asking ? name : `${name} ${amount(time, "s")}`, [now, y(time)],
@@ -266,7 +270,7 @@ function bends({ facts, state, width, narrow }, { x, y, at, floor }) {
 // upright line does not run through it.
 function reality({ state, facts, set, narrow }, { x, y, inside, top }) {
   const [name, gpus] = REAL, like = facts.published.length > 0, [, alpha_us, gb_per_s] = LINKS.find(([one]) => one === name);
-  const words = like ? `measured: ${gpus} H100` : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, across = narrow ? 120 : 236;
+  const words = like ? (narrow ? `${gpus} H100` : `measured: ${gpus} H100`) : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, across = !narrow ? 236 : like ? 76 : 120;
   const now = x(state.num_bytes), left = now < LEFT + across ? now + 8 : LEFT, px = left + 16, py = top + 32;
   const said = h("svg:g", {},
     h("svg:rect", { x: left, y: top + 16, width: across - 10, height: 26, fill: "transparent" }),

@@ -121,7 +121,7 @@ const fields = [
   bounded("output_mb", "outputs of a sample (MB)"),
   bounded("memory_mb", "memory of a device (MB)"),
   { name: "loss_inside", label: "loss inside of forward", kind: "flag" },
-  { name: "stage", label: "stage", kind: "step", film: true, max: () => STAGES.length - 1,
+  { name: "stage", label: "stage", kind: "step", film: true, max: () => STAGES.length - 1, stop: failing,
     said: (s) => STAGES[s.stage] },
 ];
 
@@ -133,6 +133,13 @@ const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" },
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
 const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
 const shade = (deep) => ({ style: `--deep: ${deep}%` });
+
+// The first stage in which a device runs out of memory, or null: a step ends there.
+function failing({ runs_out }) {
+  const stages = runs_out.filter((stage) => stage !== null);
+  return stages.length ? Math.min(...stages) : null;
+}
+const unreached = ({ state, facts, asking }) => !asking && failing(facts) !== null && state.stage > failing(facts);
 
 // Where everything is: heights do not depend on the state, so that nothing moves.
 function layout({ state, facts, before, width, narrow }) {
@@ -169,45 +176,48 @@ function named(kind, x, width, y, high, plate) {
 // have been added up are striped in the hues of all.
 function bar(device, view, { edge, scale, high, y: place }) {
   const { facts, before } = view, at = view.asking ? 0 : view.state.stage, y = place(device), ghost = before?.facts.fullest[device];
-  const full = edge + view.state.memory_mb * scale, seen = { ...view, state: { ...view.state, stage: at } };
+  const full = edge + view.state.memory_mb * scale, idle = view.narrow ? view.width - 26 : edge + facts.fullest[device] * scale + 32;
+  const seen = { ...view, state: { ...view.state, stage: at } };
+  const never = unreached(view);
   let x = edge;
   const parts = PARTS.map((_, kind) => pieces(seen, device, kind).map(([size, id, hue]) => {
     const start = x, width = size * scale, box = [start, y, width, high];
     x += width;
     if (!size) return null;
-    const added = STAGES[at] === "reduce" && kind === 2 && facts.shares.length > 1;
+    const added = !never && STAGES[at] === "reduce" && kind === 2 && facts.shares.length > 1;
     const band = high / facts.shares.length;
     return [
       added ? facts.shares.map((_, from) => rect(start, y + from * band, width, band, { class: "x-box", rx: 0,
         style: `--hue: ${rankColor(from)}; --deep: 36%`, "data-id": `added ${from}`, "data-from": `${from} 2` }))
-        : hue ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
+        : hue && !never ? hatched(...box, hue, { rx: 0, ...id }) : rect(...box, { class: "x-box", rx: 0, ...shade(DEEP[kind]), ...id }),
       named(kind, start, Math.min(x, full) - start, y, high, hue || added)]; // beyond are other words
   }));
   if (view.asking) return h("svg:g", { style: `--hue: ${rankColor(device)}` }, // what it will hold is the answer
     h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`),
       `: ${mb(facts.totals[0][device])}, then ${samples(facts.shares[device] ?? 0)}: ?`),
     rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 }), parts);
-  return h("svg:g", { style: `--hue: ${rankColor(device)}` },
+  return h("svg:g", { style: `--hue: ${never ? "var(--x-soft)" : rankColor(device)}` },
     // The weights that replicate sends leave from here.
     !device && STAGES[at] !== "replicate" && rect(edge, y, facts.memory[at][0][0] * scale, high, { fill: "none", "data-id": "sent" }),
     h("svg:text", { x: edge, y: y - 4, ...left },
       h("svg:tspan.x-strong", {}, `device ${device}`), `: ${mb(facts.totals[at][device])}`,
       device < facts.shares.length ? "" : ", no share",
       h("svg:tspan.x-soft.x-answer", {}, `, at most ${mb(facts.fullest[device])}${view.narrow ? "" : " in the step"}`)),
-    facts.waits[at][device] && [rect(view.width - 50, y - 15, 48, view.narrow ? 14 : high + 15, { class: "x-wait" }),
-      text(view.width - 26, view.narrow ? y - 4 : y + high / 2 - 3, "waits", small)],
+    !never && facts.waits[at][device] && [rect(idle - 24, view.narrow ? y - 15 : y + high / 2 - 8, 48, view.narrow ? 14 : 16, { class: "x-wait" }),
+      text(idle, view.narrow ? y - 4 : y + high / 2 + 4, "waits", small)],
     rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
     ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${edge + ghost * scale} ${y}v${high}` }),
-    parts,
-    x > full && rect(full, y, x - full, high, { class: "x-wrong", rx: 0, "data-id": `over ${device}` }),
-    x > full + wide("does not fit") && high > 13 && text((full + x) / 2, y + high / 2 + 4, "does not fit", { class: "x-small x-on-wrong" }));
+    h("svg:g", { opacity: never ? 0.7 : null }, parts),
+    !never && x > full && rect(full, y, x - full, high, { class: "x-wrong", rx: 0, "data-id": `over ${device}` }),
+    !never && x > full + wide("does not fit") && high > 13 && text((full + x) / 2, y + high / 2 + 4, "does not fit", { class: "x-small x-on-wrong" }));
 }
 
-// Draw how much memory each device has, through all of them; what passes it does not fit.
-function limit({ state: { memory_mb }, width }, { edge, top, until, scale, y }) {
+// Draw how much memory each device has, through all bars but no words; what passes it does
+// not fit.
+function limit({ state: { memory_mb, num_devices }, width }, { edge, top, until, scale, high, y }) {
   const words = `memory: ${mb(memory_mb)}`, x = edge + Math.min(memory_mb, until) * scale, floor = top + ROWS + 12;
   if (memory_mb > until) return text(width - 2, floor - 9, `${words} each →`, { ...right, class: "x-small x-strong" });
-  return [h("svg:path", { d: `M${x} ${y(0) - 3}V${floor}`, style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "limit" }),
+  return [h("svg:path", { d: `${upto(num_devices).map((i) => `M${x} ${y(i) - 2}v${high + 4}`).join("")}M${x} ${floor - 5}V${floor}`, style: "stroke: var(--x-ink); stroke-width: 2", "data-id": "limit" }),
     text(Math.max(edge + wide(words) / 2, Math.min(x, width - wide(words) / 2)), floor - 7, words, { class: "x-small x-strong", style: OVER })];
 }
 
@@ -245,13 +255,16 @@ function arrows({ state, facts }, { edge, middle, top }) {
 // looked at can be pulled along, and each can be chosen. While a question is open, its
 // frames are empty.
 function film(view, { until }) {
-  const { state, facts, set, width, narrow } = view, says = carried(view), line = STAGES[view.state.stage] + (says && `: ${says}`);
+  const { state, facts, set, width, narrow } = view, never = unreached(view), says = never ? "not reached" : carried(view);
+  const line = STAGES[state.stage] + (says && `: ${says}`), failed = failing(facts);
   const at = state.stage, pitch = width / STAGES.length, wideness = pitch - (narrow ? 3 : 7);
   const each = (FILM - 8) / state.num_devices, place = (device) => 4 + device * each;
   const frame = (totals, k) => h("svg:g", { style: "cursor: pointer", onclick: () => set({ stage: k }) },
     rect(k * pitch + 1, 1, wideness, FILM - 2, { class: "x-frame", fill: "transparent", style: "pointer-events: all" }),
+    k === failed && rect(k * pitch + 1, 1, wideness, FILM - 2, { class: "x-wrong x-answer", "pointer-events": "none" }),
     totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), Math.max(1, (wideness - 6) * total / until),
-      Math.max(1.5, each - 2), { class: "x-box x-answer", rx: 0, style: `--hue: ${rankColor(device)}; --deep: 60%` })),
+      Math.max(1.5, each - 2), { class: "x-box x-answer", rx: 0, ...failed !== null && k > failed ? { opacity: 0.45, style: "--hue: var(--x-soft); --deep: 12%" }
+        : { style: `--hue: ${rankColor(device)}; --deep: 60%` } })),
     text(k * pitch + wideness / 2, FILM / 2 + 4, "?", { class: "x-small x-soft x-guess" }),
     !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
       text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
@@ -298,8 +311,9 @@ function draw(view) {
       devices.map((i) => bar(i, view, place)),
       limit(view, place),
       excess(view, place),
-      arrows(view, place),
-      !narrow && carried(view) && text(width - 2, place.y(0) - 4, `arrows: ${carried(view)}`, { ...right, class: "x-small x-soft" }),
+      !unreached(view) && arrows(view, place),
+      !narrow && (unreached(view) || carried(view)) && text(width - 2, place.y(0) - 4,
+        unreached(view) ? `not reached: ${STAGES[failing(facts)]} ran out of memory` : `arrows: ${carried(view)}`, { ...right, class: "x-small x-soft" }),
       h("svg:path", { class: "x-frame", d: `M${edge} ${floor - 4}v4H${edge + until * scale}v-4` }),
       [0, 0.5, 1].map((part, i) => text(edge + part * until * scale, floor + 15, part ? mb(part * until) : "0",
         { ...small, "text-anchor": ["start", "middle", "end"][i] })),
@@ -319,12 +333,18 @@ function draw(view) {
   };
 }
 
+const FITS = "None: it fits.";
+const first = ({ facts }) => STAGES[failing(facts)] ?? FITS;
+const guesses = (view) => [...STAGES, FITS].filter((one) => ["parallel_apply", "gather", "backward", first(view)].includes(one));
 const ask = {
-  question: "The batch is shared out evenly. Which device runs out of memory first?",
-  options: ["device 0", "device 1", "All fill up alike."],
-  answer: ({ facts: { fullest: [first, second = first] } }) => (first > second ? 0 : first < second ? 1 : 2),
-  because: ({ state, facts: { fullest, runs_out: [stage] } }) => `Of ${mb(state.memory_mb)}, device 0 needs ${mb(fullest[0])}`
-    + `${fullest.length > 1 ? `, device 1 ${mb(fullest[1])}` : ""}${stage === null ? ": it fits" : `; ${STAGES[stage]} fails`}.`,
+  question: ({ state }) => `${samples(state.batch_size)} on ${state.num_devices} device${state.num_devices > 1 ? "s" : ""} of ${mb(state.memory_mb)}: which stage runs out of memory first?`,
+  options: guesses,
+  answer: (view) => guesses(view).indexOf(first(view)),
+  because: ({ state, facts: { fullest, totals, runs_out }, facts }) => {
+    const stage = failing(facts), device = Math.max(0, runs_out.indexOf(stage)), [other] = fullest.slice(1);
+    return `${stage === null ? `At most, device 0 needs ${mb(fullest[0])}` : `There, device ${device} needs ${mb(totals[stage][device])} of ${mb(state.memory_mb)}`}`
+      + `${other === undefined ? "." : device ? `, device 0 ${mb(totals[stage][0])}.` : `, and device 1 never more than ${mb(other)}.`}`;
+  },
   show: { stage: 0 }, // so that one walks through the step from its start
 };
 

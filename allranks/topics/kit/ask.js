@@ -12,8 +12,9 @@ const PAUSE = 1100; // ms: how long each state of an answer stands before the ne
 // drawing marks x-answer. Once it is answered, `apply` shows the state ask.show (a value, or
 // a function of the view), which is still what the question is about. If readers
 // guess in the drawing, ask.guess(view) returns the option that they mean, or -1 while they
-// have moved nothing, which is no guess. What of the state changes nothing about the
-// question is named in ask.apart. If ask.show is a list, the answer walks through it.
+// have moved nothing, which is no guess, and ask.mine(view) says what they guessed. What of
+// the state changes nothing about the question is named in ask.apart. If ask.show is a list,
+// the answer walks through it.
 // about(state): what a question depends on, as text.
 export function asking(name, ask, el, apply, about) {
   const key = `allranks.guess.${name}`, box = h("div.x-ask", { role: "group", "aria-label": "A question first" });
@@ -21,7 +22,7 @@ export function asking(name, ask, el, apply, about) {
   const button = (words, press) => h("button", { type: "button", onclick: press }, words);
   const quote = (words) => `“${words.replace(/\.$/, "")}”`;
   const mine = button("This is my guess", () => mine.ariaDisabled === "true" || choose(ask.guess(latest)));
-  let asked = null, latest = null, face = "", timer = 0;
+  let asked = null, latest = null, face = "", timer = 0, veiled = false; // until an open question is answered
   for (const takesOver of ["pointerdown", "keydown"]) el.addEventListener(takesOver, () => clearTimeout(timer));
 
   function begin(view) {
@@ -34,8 +35,10 @@ export function asking(name, ask, el, apply, about) {
 
   function choose(guess) {
     asked.guess = guess;
+    asked.mine = guess < 0 ? "" : ask.mine?.(latest) ?? "";
+    if (face === "left") apply({ ...asked.state });
     try {
-      localStorage.setItem(key, `${guess} ${asked.question}`);
+      localStorage.setItem(key, `${guess} ${asked.question}${asked.mine && `\n${asked.mine}`}`);
     } catch { /* no storage here: it is asked again next time */ }
     walk(still() ? asked.show.slice(-1) : asked.show);
     verdict.focus({ preventScroll: true });
@@ -54,25 +57,30 @@ export function asking(name, ask, el, apply, about) {
       : said ? `You said ${quote(said)}; it was ${quote(options[right])}. ` : `It was ${quote(options[right])}. `;
   }
 
+  const again = () => button("Ask me about this one", () => {
+    begin(latest);
+    veiled = true;
+    apply({});
+    box.querySelector("button").focus({ preventScroll: true });
+  });
+  const back = () => button("Back to the question", () => apply({ ...asked.state }));
+
   const faces = {
     open: () => [h("p", {}, h("b", {}, asked.question)), h("div.x-options", {},
       ask.guess ? mine : asked.options.map((words, i) => button(words, () => choose(i))),
       button("Just show me", () => choose(-1)))],
     answered() {
-      const { guess, right, options, because } = asked, said = options[guess];
-      verdict.textContent = (guess === right ? "Yes. "
-        : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
+      const { guess, right, options, because, mine = "" } = asked, said = options[guess];
+      verdict.textContent = mine + (guess === right ? (mine ? `Yes, ${options[right].replace(/\.$/, "")}. ` : "Yes. ")
+        : `${said && !mine ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `) + because;
       return [h("p", {}, h("b", {}, asked.question), " ", verdict)];
     },
     // What the reader has earned stays, in a line.
     changed: () => [h("p.x-options.x-changed", {}, h("span", {}, earned(), "You changed the figure", h("span.x-was", {}, " (dotted: before)"), "."),
-      button("Ask me about this one", () => {
-        begin(latest);
-        el.classList.add("x-asking");
-        apply({});
-        box.querySelector("button").focus({ preventScroll: true });
-      }),
-      button("Back to the question", () => apply({ ...asked.state })))],
+      again(), back())],
+    // What has not been answered stays too, and says what it is about.
+    left: () => [h("p", {}, h("b", {}, asked.question), " You changed the figure; this is about how it was."),
+      h("div.x-options", {}, asked.options.map((words, i) => button(words, () => choose(i))), again(), back())],
   };
 
   function update(view) {
@@ -80,10 +88,12 @@ export function asking(name, ask, el, apply, about) {
     if (!asked) recall(view);
     if (ask.guess) mine.setAttribute("aria-disabled", ask.guess(view) < 0);
     const worth = about(view.state), same = worth === asked.worth || (asked.guess !== null && worth === asked.shown);
-    const now = !ask.always && !same ? "changed" : asked.guess === null ? "open" : "answered";
+    const open = asked.guess === null, moved = !ask.always && !same;
+    const now = !moved ? (open ? "open" : "answered") : open && !ask.guess ? "left" : "changed";
+    if (now === "left" && face === "open" && el.dataset.held) return later(); // not under a finger
+    el.classList.toggle("x-asking", now === "open" && veiled);
     if (now === face) return;
     if (face && now === "changed") hold(box.parentElement);
-    el.classList.toggle("x-asking", now === "open" && el.classList.contains("x-asking"));
     box.replaceChildren(...faces[face = now]());
   }
 
@@ -95,9 +105,21 @@ export function asking(name, ask, el, apply, about) {
       stored = localStorage.getItem(key);
     } catch { /* as above */ }
     begin(view);
-    const [guess, question = ""] = stored?.split(/ (.*)/s) ?? [];
-    if (stored !== null && [asked.question, ""].includes(question)) asked.guess = Number(guess);
-    el.classList.toggle("x-asking", stored === null);
+    const [guess, words = ""] = stored?.split(/ (.*)/s) ?? [], [question, mine] = words.split("\n");
+    if (stored !== null && [asked.question, ""].includes(question)) Object.assign(asked, { guess: Number(guess), mine });
+    veiled = stored === null;
+  }
+
+  let waits = false;
+  function later() {
+    if (waits) return;
+    waits = true;
+    const free = () => {
+      for (const name of ["pointerup", "pointercancel"]) window.removeEventListener(name, free);
+      waits = false;
+      apply({}); // and with it the summary, which an open question hides
+    };
+    for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, free);
   }
   return { box, update };
 }

@@ -77,6 +77,9 @@ function control(field, i, bench) {
     else if (kind !== "file") {
       if (kind === "step") {
         input.max = field.max(facts);
+        const stop = field.stop?.(facts) ?? null;
+        if (stop === null) delete input.dataset.stop;
+        else input.dataset.stop = stop;
         if (field.said) input.setAttribute("aria-valuetext", field.said(now, facts));
       }
       // Leave "08" or "2, " alone while it is being typed and means the same.
@@ -123,7 +126,7 @@ function stepButtons(field, input, bench) {
     if (!tick) bench.pause();
     const last = Number(input.max), now = Number(input.value) + by;
     if (now >= 0 && now <= last) bench.apply({ [field.name]: now }, null, tick);
-    return now < last;
+    return now < last && now !== Number(input.dataset.stop ?? NaN); // Play goes no further
   };
   bench.pause = () => {
     clearInterval(timer);

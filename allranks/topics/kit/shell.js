@@ -19,8 +19,9 @@ let number = 0; // makes ids unique where a page holds several explorables
 // fields: [{ name, label, kind, ... }], where kind is "whole", "number", "choice" (with
 // options: [[value, text], ...], or a function of the state that returns them), "flag",
 // "text", "file" (with set(text, state, facts); a file of more than `most` bytes is
-// refused) or "step" (with max: facts => last step; with `film`, the drawing has its
-// slider; with `late`, it is not there while a question is open). If a field is not a trait itself,
+// refused) or "step" (with max: facts => last step, and stop: facts => where Play
+// stops, or null; with `film`, the drawing has its slider; with `late`, it is not there
+// while a question is open). If a field is not a trait itself,
 // `get` and `set` map it to the state; `show(state)` decides whether it is visible. With
 // `knob` it stands below the drawing, the others under "More", and with them those that
 // one can drag in the sentence; range: [low, high, log] gives a knob its slider, and lets

@@ -177,13 +177,13 @@ function stored(right, y, it, most) {
     text(right, y + 4, words.replace(/^-/, "−"), { "text-anchor": "end", class: it.fits ? "x-small" : "x-small x-on-wrong" })];
 }
 
-// Say with a mark what becomes of the sum: it arrives, is lost, or does not fit. Nothing
-// is said where the number itself did not fit.
+// Say what becomes of the sum: the number that it is rounded to, or that what was added is
+// lost, or that it does not fit. Nothing is said where the number itself did not fit.
 function verdict(x, y, it) {
   const fits = !/inf|NaN/.test(it.sum);
   if (!it.fits) return text(x, y + 4, "–", { class: "x-soft x-answer" });
   return h("svg:g.x-answer", {}, h("svg:title", {}, `the sum is ${it.sum}${it.lost ? ", as before" : ""}`),
-    fits && !it.lost ? h("svg:path", { d: `M${x - 6} ${y}l4 5 8 -10`, style: "fill: none; stroke: var(--x-ink); stroke-width: 2" })
+    fits && !it.lost ? text(x + 20, y + 4, brief(it.sum, 8).replace(/^-/, "−"), { class: "x-small x-strong", "text-anchor": "end" })
       : [rect(x - 15, y - 9, 30, 18, { class: "x-wrong" }),
         text(x, y + 4, fits ? "lost" : it.sum.replace("-", "−"), { class: "x-small x-on-wrong" })]);
 }
@@ -191,7 +191,7 @@ function verdict(x, y, it) {
 // What each format reaches, and the number as an upright line with a dot in each row: a
 // ring among subnormal numbers. Where the number does not fit, the dot is where it ends.
 function ranges({ state, facts, before, set, width, narrow }) {
-  const most = narrow ? 9 : 13, right = width - 64, ends = narrow ? NEAR : ENDS, [low, high] = ends;
+  const most = narrow ? 9 : 13, right = width - 78, ends = narrow ? NEAR : ENDS, [low, high] = ends;
   const wide = right - 7.4 * most - SIDE - 2 * TIP, x = (at) => SIDE + TIP + wide * (at - low) / (high - low), top = 20;
   const now = place(facts.exact[0], ends), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
@@ -224,7 +224,7 @@ function ranges({ state, facts, before, set, width, narrow }) {
     text(right, 13, "it stores", { ...soft, "text-anchor": "end" }), text(width, 13, plusOf(brief(facts.exact[1], 7)), { ...small, "text-anchor": "end" }),
     h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
     h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide + 2 * TIP}` }),
-    (narrow ? [-8, -4, 0, 4, 8] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
+    (narrow ? [-8, 0, 8] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
       text(x(k), floor + 19, k ? raised(10, k) : "1", soft)]),
     old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };
 }
@@ -334,7 +334,7 @@ function draw(view) {
   return {
     picture: picture(width, floor + 231, "", parts,
       heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 38),
-      heading(floor + 100, "Its neighbors. Drag the sum:"), ruler(view, floor + 106)),
+      heading(floor + 100, /inf|NaN/.test(it.value) ? "It has no neighbors:" : "Its neighbors. Drag the sum:"), ruler(view, floor + 106)),
     below: [
       h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
         + "fewer bits the smaller they are. Beyond a dashed mark of the ruler, the sum goes to another number. "

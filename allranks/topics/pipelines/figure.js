@@ -210,44 +210,46 @@ const fields = [
   { name: "step", label: "Moment", kind: "step", film: true, max: (f) => f.moments.length - 1 },
 ];
 
-const TOP = 24, LANES = 130, HIGH = TOP + LANES + 2; // px: heading, lanes, both
+const TOP = 35, LANES = 122, HIGH = TOP + LANES + 2; // px: heading and margin, lanes, both
 const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
 const piece = (x, y, width, height, hue, kind, more = {}) => rect(x, y, width, height, { class: "x-box", rx: 2,
-  "stroke-dasharray": kind === "W" ? "3 2" : null, ...more, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%` });
+  "stroke-dasharray": kind === "W" ? "3 2" : null, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%`, ...more, ...width < 8 && { rx: 0, "stroke-width": 0.6, "stroke-dasharray": null,
+    style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%; stroke: var(--x-ground)` } });
 const red = (x, y, width, height, more) => rect(x, y, width, height, { class: "x-wait", rx: 0, style: "stroke: none", ...more });
 const bar = (x, y, width, more) => rect(x, y, width, 2, { rx: 0, style: "fill: var(--x-ink)", ...more });
-const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 3"; // edges are not seen behind
+const dot = (cx, cy) => h("svg:circle.x-dot", { cx, cy, r: 1.6, "pointer-events": "none", style: "fill: var(--x-ink)" });
 const took = (length, idle) => `: ${inUnits(length, 1)} units, idle ${share(idle)}`;
 const share = (part) => percent(Math.round(part * 1e6), 1e6).replaceAll(" ", "\u00a0");
 
-// Name each piece of work in a row, as [words, whether they reach over its edges]: B0, or
-// without the room for that, 0. Pieces in a row of the same micro-batch share one number,
-// and where not even digits fit, every fourth is named; digits keep apart.
-function label(row, x) {
-  const digits = `${row.at(-1)?.[1]}`.length, wide = (w) => x(w[4]) - x(w[3]); // all have room for a letter, or none
-  const small = (w) => wide(w) - 7 * digits <= 11, runs = [];
-  let edge = -Infinity; // of the last words
-  row.forEach((w, n) => {
-    const last = row[n - 1];
-    if (last && last[1] === w[1] && last[4] === w[3] && small(last) && small(w)) runs.at(-1).push(n);
-    else runs.push([n]);
-  });
-  const middles = new Set(runs.map((run) => run[run.length >> 1]));
-  return row.map((w, n) => {
-    const words = small(w) ? `${w[1]}` : w[0] + w[1], half = 3.6 * words.length, middle = (x(w[3]) + x(w[4])) / 2;
-    const over = small(w) && wide(w) < 2 * half + 0.8;
-    if (!middles.has(n) || (over && w[1] % 4) || middle - half < edge + 0.8) return [""];
+// Say what stands on the pieces of a schedule, all alike: a letter and a number, or a number,
+// or, where the narrowest has no room for that, nothing; then every so many micro-batches
+// have a dot, and the margin has their numbers.
+const ROOM = 14; // px that a piece needs for a number
+function naming(rows, x) {
+  const all = rows.flat(), digits = `${Math.max(...all.map((w) => w[1]))}`.length;
+  const wide = Math.min(...all.map((w) => x(w[4]) - x(w[3])));
+  if (wide >= 7.2 * (1 + digits) + 1) return { words: ([kind, i]) => kind + i };
+  if (wide >= Math.max(ROOM, 7.2 * digits + 1)) return { words: ([, i]) => i };
+  return { every: digits < 2 && wide >= ROOM / 2 ? 2 : 4 };
+}
+
+// Return the pieces that the margin numbers, first come first served, so that none touch.
+function numbered(row, x, every) {
+  let edge = -Infinity;
+  return row.filter(([kind, i, , start, end]) => {
+    const middle = (x(start) + x(end)) / 2, half = 3.6 * `${i}`.length;
+    if (kind === "W" || i % every || middle - half < edge + 5) return false;
     edge = middle + half;
-    return [words, over];
+    return true;
   });
 }
 
 // Draw a schedule: for each rank a lane of work and waiting, and below it what the rank
 // holds. Return it with `thread`, which draws what a piece of work waited for. `scale` is
 // px per unit; `time` is the moment, in ticks.
-function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most, time, narrow }) {
-  const x = (at) => left + at * scale / ticks, pitch = Math.min(36, LANES / rows.length), home = ranksOf(rows);
-  const high = Math.round(pitch * 0.58), low = Math.floor(pitch * 0.3), spots = {};
+function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most, time, narrow, tall }) {
+  const x = (at) => left + at * scale / ticks, pitch = Math.min(tall / 3, tall / rows.length), home = ranksOf(rows);
+  const high = Math.round(pitch * 0.58), low = Math.floor(pitch * 0.3), spots = {}, { words, every } = naming(rows, x);
   const parts = rows.map((row, rank) => {
     const y = top + TOP + rank * pitch, hue = rankColor(rank), foot = y + high + low;
     let free = 0, held = 0;
@@ -257,16 +259,18 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
       return (start - from) * scale > ticks / 2 && h("svg:g", {}, h("svg:title", {}, `rank ${rank}: ${say(row, from, home, ticks)}`),
         red(x(from), y + high * 0.33, x(start) - x(from), high * 0.34, { "data-id": `${id} idle ${rank} ${n}` }));
     });
-    const words = label(row, x);
     const works = row.map(([kind, i, stage, start, stop], n) => {
       const wide = x(stop) - x(start), middle = (x(start) + x(stop)) / 2, key = `${id} ${rank} ${kind} ${i} ${stage}`;
       spots[[kind, i, stage]] = { rank, x: middle, y, key };
       return h("svg:g.x-work", { "data-batch": i }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
-        piece(x(start), y, wide, high, hue, kind, { class: `x-box${start <= time && time < stop ? " x-chosen" : ""}`, "data-id": key, ...wide < 8 && { rx: 0, "stroke-width": 0.4 } }),
+        piece(x(start), y, wide, high, hue, kind, { class: `x-box${start <= time && time < stop ? " x-chosen" : ""}`, "data-id": key }),
         stage >= rows.length && bar(x(start), y, wide, { "data-id": `bar ${key}` }));
     });
-    const names = row.map(([kind, i, stage, start, stop], n) => words[n][0] && text((x(start) + x(stop)) / 2, y + high / 2 + 4, words[n][0],
-      { ...fine, style: words[n][1] ? OVER : null, "data-id": `t ${id} ${rank} ${kind} ${i} ${stage}` }));
+    const name = ([kind, i, stage]) => `t ${id} ${rank} ${kind} ${i} ${stage}`, middle = (w) => (x(w[3]) + x(w[4])) / 2;
+    const names = words ? row.map((w) => text(middle(w), y + high / 2 + 4, words(w), { ...fine, "data-id": name(w) }))
+      : row.map((w) => w[1] % every === 0 && w[0] !== "W" && dot(middle(w), y + high / 2));
+    if (!words && rank === 0) names.push(numbered(row, x, every).map((w) => [
+      text(middle(w), y - 4, w[1], { ...fine, "data-id": name(w) }), h("svg:path.x-frame", { d: `M${middle(w)} ${y - 3}v3` })]));
     const stairs = changes(row).map(([at, by]) => `H${x(at)}V${foot - low * (held += by) / most / ticks}`);
     return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works, names, // over the edges of all pieces
       h("svg:path", { d: `M${left} ${foot}${stairs.join("")}`, style: `fill: ${hue}; opacity: 0.55` }),
@@ -322,7 +326,9 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   const until = Math.max(before?.facts.length ?? 0, ...grids.map(({ end, ticks }) => end / ticks));
   const left = narrow ? 12 : 50, scale = (width - left - (narrow ? 28 : 46)) / until, x = (at) => left + at * scale;
   const most = Math.max(...grids.map(({ peaks, ticks }) => Math.max(...peaks) / ticks));
-  const drawn = grids.map((grid, n) => lanes(grid, { id: "ab"[n], top: n * HIGH, left, scale, width, most, narrow,
+  // One schedule alone has the room of both.
+  const tall = grids[1] ? LANES : 2 * HIGH - TOP - 2, below = TOP + tall + 2;
+  const drawn = grids.map((grid, n) => lanes(grid, { id: "ab"[n], top: n * HIGH, left, scale, width, most, narrow, tall,
     time: units * grid.ticks }));
   const now = x(units), edge = x(facts.length) + 6, foot = 2 * HIGH + 4, way = h("svg:g"), end = before && x(before.facts.length);
   // The threads of the pieces of work that a test picks out of a rank's row.
@@ -332,18 +338,18 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     grids.map(({ name, said }, n) => h("svg:text", { x: 0, y: n * HIGH + 15 }, h("svg:tspan.x-strong", {}, name), said)),
     text(width, 14, narrow ? "held" : "micro-batches held, at most", ends), drawn.map(({ parts }) => parts),
     // Where the step ended before the last change, if it did elsewhere.
-    before && Math.abs(end - x(facts.length)) > 1 && [h("svg:path.x-ghost", { d: `M${end} ${TOP - 4}V${HIGH}` }),
-      end - 40 > 7.2 * (grids[1] ? grids[1].name + grids[1].said : "").length && text(Math.min(end, width - 40), HIGH + 13, `before: ${inUnits(before.facts.length, 1)}`, { class: "x-small x-soft" })],
+    before && Math.abs(end - x(facts.length)) > 1 && [h("svg:path.x-ghost", { d: `M${end} ${TOP - 4}V${below}` }),
+      end - 40 > 7.2 * (grids[1] ? grids[1].name + grids[1].said : "").length && text(Math.min(end, width - 40), grids[1] ? HIGH + 13 : foot + 15, `before: ${inUnits(before.facts.length, 1)}`, { class: "x-small x-soft" })],
     h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), legend(grids, foot + 24, width),
     text(Math.min(now + 11, width - 62), foot + 15, `time ${inUnits(time, ticks)}`, starts),
     h("svg:g", { "pointer-events": "none" },
-      h("svg:path", { d: `M${now} ${TOP - 3}V${HIGH}m0 ${TOP - 3}V${foot}`, "data-id": "line", stroke: "var(--x-ink)", "stroke-width": 2 }), threads((row, time) => row.filter((w) => time < w[4]).slice(0, 1)), way),
+      h("svg:path", { d: `M${now} ${TOP - 3}V${below}${grids[1] ? `m0 ${TOP - 3}` : ""}V${foot}`, "data-id": "line", stroke: "var(--x-ink)", "stroke-width": 2 }), threads((row, time) => row.filter((w) => time < w[4]).slice(0, 1)), way),
     draggable(h("svg:g", {}, h("svg:circle.x-handle", { cx: now, cy: foot, r: 7, "data-id": "knob" }),
       h("svg:rect", { x: now - 22, y: foot - 20, width: 44, height: 44, fill: "transparent" })),
     "moment", { label: "Moment, the line", now: moments.indexOf(time), low: 0, high: moments.length - 1, said: `time ${inUnits(time, ticks)}`,
       move: (by, start) => step(moments[start] / ticks + by / scale), step: (by) => moments.indexOf(time) + by, set: (step) => set({ step }) }),
-    draggable(h("svg:g", {}, h("svg:title", {}, "Drag: more or fewer micro-batches"), rect(edge - 3, TOP + LANES / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
-      h("svg:rect", { x: edge - 14, y: TOP, width: 28, height: LANES, fill: "transparent" })),
+    draggable(h("svg:g", {}, h("svg:title", {}, "Drag: more or fewer micro-batches"), rect(edge - 3, TOP + tall / 2 - 22, 6, 44, { class: "x-handle", "data-id": "edge" }),
+      h("svg:rect", { x: edge - 14, y: TOP, width: 28, height: tall, fill: "transparent" })),
     "edge", { label: "Micro-batches, the right edge", now: M, low: 1, high: MOST.num_microbatches,
       move: (by, start) => start + Math.round(by / 24), step: (by) => M + by, set: (n) => set({ num_microbatches: n }) }));
   const svg = stage.firstChild;
@@ -358,7 +364,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   return {
     picture: stage,
     below: [
-      h("p", {}, "The number is the micro-batch. Press one, or drag the line: threads lead from what a rank waited for, "
+      h("p", {}, "The number is the micro-batch; where there is no room for all, dots mark those that are numbered above rank 0. Press one, or drag the line: threads lead from what a rank waited for, "
         + "dashed ones from what it still waits for. Dotted: the end before your last change. The bar at the right edge adds micro-batches."),
       table(`At time ${inUnits(time, ticks)} of ${inUnits(moments.at(-1), ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],

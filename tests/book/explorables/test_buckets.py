@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from allranks.base.units import amount
 from allranks.topics import Buckets
 from allranks.topics.buckets import traces
 from allranks.topics.kit import bundle
@@ -129,7 +130,9 @@ def test_a_guess_is_dragged_under_backward_and_stays_beside_the_answer(explore):
     assert float(grip.get_attribute("aria-valuenow")) == facts["forward"]
     x.press("This is my guess")
     verdict = x.box.locator(".x-verdict").inner_text()
-    assert verdict.startswith("You said “nearly all of it”.")
+    assert verdict.startswith(
+        f"You guessed that {amount(facts['backward'], 's')} hide. The answer: "
+    )
     assert "your guess" in drawn.text_content()
     x.fill("Samples per rank", 2)  # another question
     assert "your guess" not in drawn.text_content()

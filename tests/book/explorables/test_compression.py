@@ -1,5 +1,6 @@
 """A reader chooses a method, drags the bandwidth, and sees who is fastest."""
 
+from allranks.base.units import amount
 from allranks.topics import Compression
 
 PAGE = "book/ch8_ddp_by_hand"
@@ -50,35 +51,21 @@ def test_models_and_links_set_their_numbers(explore):
     assert x.field("Model").input_value() == ""
 
 
-def test_a_guess_is_dragged_and_stays_beside_the_answer(explore):
-    """The shortest of the dragged bars is what the reader said."""
+def test_the_question_has_one_answer_and_says_what_loss_changes(explore):
+    """Each way is an option; nothing shows its time before."""
     x = explore(PAGE, "compression", asked=True)
-    facts = Compression().facts
-    x.press("This is my guess")  # nothing was dragged, so it is no guess
-    assert x.button("Just show me").is_visible()
-    x.press("Just show me")
-    verdict = x.box.locator(".x-verdict")
-    assert verdict.inner_text().startswith("The answer: “Local steps”")
-    x.page.evaluate("localStorage.clear()")
-    x.page.reload()
-    grip = x.box.get_by_role("slider", name="your guess of a step with ")
-    assert grip.count() == 4 and "855 ms" not in x.box.locator("svg").text_content()
-    x.drag(grip.nth(1), -40)  # Top-k
-    top_k = float(grip.nth(1).get_attribute("aria-valuenow"))
-    assert 0.8 < top_k < facts["ways"][0][7]
-    grip.nth(2).focus()
-    x.page.keyboard.press("ArrowLeft")  # PowerSGD, by less
-    assert float(grip.nth(2).get_attribute("aria-valuenow")) > top_k
-    x.press("This is my guess")
-    assert verdict.inner_text().startswith("You said “Top-k”. The answer: “Local")
-    assert grip.count() == 0 and "855 ms" in x.box.locator("svg").text_content()
-    left = x.box.locator("svg rect[data-id^=grip]")
-    assert left.count() == 2
-    x.unfold()
-    x.fill("Ranks, W", 9)  # which is another question
-    assert left.count() == 0
-    x.press("Back to the question")
-    assert left.count() == 2
+    drawing = x.box.locator("svg").first
+    offers = x.box.locator(".x-options button").all_inner_texts()
+    assert len(offers) == 6 and offers[-2:] == ["Local steps", "Just show me"]
+    assert "855 ms" not in drawing.text_content()
+    assert x.box.get_by_role("slider", name="your guess").count() == 0
+    x.box.locator(".x-options button").nth(2).press("Enter")
+    verdict = x.box.locator(".x-verdict").inner_text()
+    assert verdict.startswith("You said “Top-k”. The answer: “Local steps”.")
+    # bf16 trains as well as fp32, and local steps need a few more.
+    good = Compression().facts["as_good"]
+    assert f"For equal loss, it still wins: {amount(good[4], 's')}." in verdict
+    assert "855 ms" in drawing.text_content()
 
 
 def test_what_the_link_is_busy_with_is_drawn(explore):

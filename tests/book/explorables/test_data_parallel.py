@@ -47,23 +47,31 @@ def test_the_film_is_a_slider_and_red_says_who_waits(explore):
         x.box.locator(f".x-stage {one}") for one in (".x-wait", '[data-id^="added "]')
     )
     assert waits.count() == 0
+    x.fill("memory of a device (MB)", 4000)
     film.focus()
     x.page.keyboard.press("End")
-    assert x.summary == said(stage=8) and waits.count() == 3
+    assert x.summary == said(stage=8, memory_mb=4000) and waits.count() == 3
     x.page.keyboard.press("ArrowLeft")
-    assert x.summary == said(stage=7) and (waits.count(), added.count()) == (0, 4)
+    assert x.summary == said(stage=7, memory_mb=4000) and (
+        waits.count(),
+        added.count(),
+    ) == (0, 4)
     x.drag(film, -2 * x.box.locator(".x-stage svg").bounding_box()["width"] / 9)
-    assert x.summary == said(stage=5) and (waits.count(), added.count()) == (3, 0)
+    assert x.summary == said(stage=5, memory_mb=4000) and (
+        waits.count(),
+        added.count(),
+    ) == (3, 0)
 
 
 def test_what_the_arrows_carry_is_said(explore):
     """On a phone beside the stage's name, on a wide page above the bars."""
     x = explore("book/ch2_data_parallel", "data_parallel")
     words = x.box.locator("svg").first.text_content
+    x.fill("memory of a device (MB)", 4000)
     film = x.box.get_by_role("slider", name="stage, in the film")
     film.focus()
     x.page.keyboard.press("End")
-    assert " each" not in words()  # in the last stage nothing moves
+    assert "step: " not in words()  # in the last stage nothing moves
     for _ in range(2):
         x.page.keyboard.press("ArrowLeft")
     assert "backward: gradients of outputs, 160 MB each" in words()
@@ -124,6 +132,46 @@ def test_the_drawing_keeps_the_answer_until_it_is_given(explore):
     assert words().count("then 8 samples: ?") == 4 and "at most" not in words()
     x.press("Next")
     assert bars.count() == kinds and words().count("samples: ?") == 4
-    x.press("device 0")
+    x.press("gather")
+    assert "Yes. There, device 0 needs 2.25 GB of 2 GB, and device 1" in (
+        x.box.locator(".x-ask").inner_text()
+    )
     assert x.summary == said(stage=0) and "samples: ?" not in words()
     assert bars.count() > kinds and "device 0: 1.2 GB, at most 2.89 GB" in words()
+
+
+def test_a_step_ends_where_memory_runs_out(explore):
+    """Play stops there; the stages after it are grey, and none is yellow."""
+    x = explore(
+        "book/ch2_data_parallel", "data_parallel", reduced_motion="no-preference"
+    )
+    words = x.box.locator("svg").first.text_content
+    hues = x.box.locator("svg [style*='--hue: var(--rank-']:not([opacity])")
+    over = x.box.locator("[data-id^='over ']")
+    for _ in range(3):
+        x.press("Next")
+    x.press("Play")
+    x.page.wait_for_function("document.querySelector('.x').innerText.includes('Pause')")
+    x.button("Play").wait_for(timeout=10_000)
+    assert x.field("stage").input_value() == "4" and over.count() == 1
+    drawn = hues.count()
+    x.press("Next")
+    assert "loss: not reached" in words() and over.count() == 0
+    assert 0 < hues.count() < drawn  # those of the frames that were reached
+    x.fill("memory of a device (MB)", 4000)
+    assert "not reached" not in words() and hues.count() > drawn
+
+
+def test_the_question_is_which_stage_runs_out_first(explore):
+    """Its options are right for what fits, too, and for a stage seldom asked."""
+    x = explore("book/ch2_data_parallel", "data_parallel", asked=True)
+    offers = x.box.locator(".x-options button").all_inner_texts
+    asked = ["parallel_apply", "gather", "backward"]
+    assert offers() == [*asked, "Just show me"]
+    for memory, options in (
+        (4000, [*asked, "None: it fits."]),
+        (1000, ["start", *asked]),
+    ):
+        x.fill("memory of a device (MB)", memory)
+        x.press("Ask me about this one")
+        assert offers() == [*options, "Just show me"]

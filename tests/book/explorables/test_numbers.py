@@ -130,14 +130,14 @@ def test_the_sum_is_dragged_until_another_mark_is_nearer(explore):
 
 
 def test_marks_say_what_becomes_of_the_sum(explore):
-    """A tick, “lost” or “inf”, in each row; a number that does not fit is yellow.
+    """The sum, “lost” or “inf”, in each row; a number that does not fit is yellow.
 
     A row says what it stores; of a sum with a number that did not fit it says nothing.
     """
     x = explore(PAGE, "numbers")
     marks = x.box.locator("svg [data-key^='row '] .x-answer")
     said = [words.split(" is ")[1] for words in marks.all_text_contents()]
-    assert said == ["1.00010002", *["1, as beforelost"] * 5]
+    assert said == ["1.000100021.0001", *["1, as beforelost"] * 5]
     x.fill("a number", "70000")
     assert marks.all_text_contents()[3:] == ["–"] * 3
     rows = x.box.locator("svg [data-key^='row ']")

@@ -187,51 +187,107 @@ def test_the_answer_is_drawn_and_stays_until_the_figure_changes(explore):
     assert x.box.locator(".x-verdict").is_visible()
 
 
-def test_pieces_of_one_micro_batch_share_a_number_where_letters_have_no_room(explore):
-    """In ZBV on a wide page, numbers beside each other differ."""
-    x = explore(PAGE, "pipelines")
-    x.page.set_viewport_size({"width": 1280, "height": 800})
-    assert "F0" in x.box.locator("svg text").all_text_contents()
-    x.field("Schedule").select_option("ZBVZeroBubble")
-    row = x.box.locator("svg .x-work:has([data-id^='a 0 '])")
-    cells = row.evaluate_all("""all => all.map(one => [one.dataset.batch,
-        document.querySelector(`[data-id="t ${one.querySelector("rect").dataset.id}"]`)
-            ?.textContent ?? ""])""")
-    for (batch, words), (following, more) in pairwise(cells):
-        assert words in ("", batch) and not (batch == following and words and more)
-    assert {words for _, words in cells} >= set("01234567")
+def change_before_the_answer(x):
+    """Pull the right edge while the question is open, and return the question's box."""
+    edge = x.box.get_by_role("slider", name="Micro-batches, the right edge")
+    ask = x.box.locator(".x-ask")
+    first = ask.inner_text()
+    edge.scroll_into_view_if_needed()
+    place = edge.locator(".x-handle").bounding_box()
+    x.page.mouse.move(place["x"] + 3, place["y"] + 10)
+    x.page.mouse.down()
+    x.page.mouse.move(place["x"] + 51, place["y"] + 10)
+    assert x.field("Micro-batches").input_value() == "10"
+    assert ask.inner_text() == first  # nothing changes under the finger
+    x.page.mouse.up()
+    return ask
+
+
+def test_a_drag_before_the_answer_leaves_the_question_there(explore):
+    """It says that it is about another figure, and its answer is of that one."""
+    x = explore(PAGE, "pipelines", asked=True)
+    ask = change_before_the_answer(x)
+    assert "27 % of this step, red. How much is it with 16" in ask.inner_text()
+    assert "You changed the figure; this is about how it was." in ask.inner_text()
+    assert x.box.locator(".x-summary").is_visible()
+    x.press("16 %")
+    assert "Yes. With 16 they wait 9 of 57 units; with 8, 9 of 33" in ask.inner_text()
+    assert x.field("Micro-batches").input_value() == "16"
+
+
+def test_a_question_that_was_left_is_asked_of_this_figure_or_as_it_was(explore):
+    x = explore(PAGE, "pipelines", asked=True)
+    first = x.box.locator(".x-ask").inner_text()
+    ask = change_before_the_answer(x)
+    x.press("Back to the question")
+    assert ask.inner_text() == first and not x.box.locator(".x-summary").is_visible()
+    change_before_the_answer(x)
+    x.press("Ask me about this one")
+    assert "Ranks wait 23 % of this step" in ask.inner_text()
+    assert "Just show me" in ask.inner_text()
 
 
 NAMED = """([box, id]) => [
     ...box.querySelectorAll(`svg text[data-id^="t ${id} "]`)].map(one => {
-        const { left, right } = one.getBoundingClientRect();
-        return [one.dataset.id.split(" ")[3], one.textContent, left, right]; })"""
+        const { left, right, bottom } = one.getBoundingClientRect();
+        const piece = box.querySelector(`[data-id="${one.dataset.id.slice(2)}"]`);
+        const cell = piece.getBoundingClientRect();
+        return [one.textContent, one.dataset.id.split(" ")[3], left, right,
+            bottom <= cell.top + 3, cell.right - cell.left]; })"""
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_numbers_never_go_and_never_lie_on_each_other(explore, width):
-    """With 16 micro-batches too, the numbers that fit are there, or every fourth is."""
+def test_numbers_are_on_all_pieces_or_in_the_margin(explore, width):
+    """On pieces of 14 px and more; else every fourth micro-batch is in the margin."""
     x = explore(PAGE, "pipelines")
     x.page.set_viewport_size({"width": width, "height": 800})
-    x.field("Schedule").select_option("1F1B")
-    every, fourth = set(range(8)), {0, 4, 8, 12}
-    for count, schedule, kind, wanted in (
-        (8, "1F1B", "F", every),
-        (8, "1F1B", "B", every),
-        (16, "1F1B", "B", set(range(10)) | fourth),
-        (16, "GPipe", "F", fourth),
-        (16, "GPipe", "B", set(range(10)) | fourth),
+    counted = set()
+    for count, schedule, pieces in (
+        (4, "1F1B", 8),
+        (8, "1F1B", 16),
+        (8, "ZBVZeroBubble", 48),
+        (11, "1F1B", 22),
+        (16, "1F1B", 32),
+        (16, "GPipe", 32),
+        (16, "InterleavedZeroBubble", 96),
     ):
         x.fill("Micro-batches", count)
         x.field("Schedule").select_option(schedule)
-        for rank in range(4):
-            found = x.page.evaluate(NAMED, [x.box.element_handle(), f"a {rank}"])
-            places = sorted((left, right) for *_, left, right in found)
-            assert all(a[1] <= b[0] + 1.5 for a, b in pairwise(places)), (count, rank)
-            shared = schedule == "1F1B" and rank == 3  # F and B touch: one number
-            said = {
-                int(words.lstrip("FB"))
-                for of, words, *_ in found
-                if of == kind or (shared and words[0] not in "FB")
-            }
-            assert said >= wanted, (count, schedule, kind, rank)
+        every = [
+            x.page.evaluate(NAMED, [x.box.element_handle(), f"a {rank}"])
+            for rank in range(4)
+        ]
+        cells = x.box.locator("svg .x-work:has([data-id^='a 0 '])")
+        dots = x.box.locator("svg .x-dot").count()
+        assert cells.count() == pieces
+        case = count, schedule
+        for found in every:
+            places = sorted((left, right) for _, _, left, right, *_ in found)
+            assert all(a[1] <= b[0] + 1.5 for a, b in pairwise(places)), case
+        if any(above for *_, above, _ in every[0]):
+            counted.add("margin")
+            assert dots and not any(every[1:]), case
+            assert all(above for *_, above, _ in every[0]), case
+            batches = {int(words) for words, *_ in every[0]}
+            assert batches <= set(range(0, 16, 2)), case
+            assert batches >= {*range(0, count, 4)} or pieces > 2 * count, case
+        else:
+            counted.add("pieces")
+            assert all(len(found) == pieces for found in every), case
+            assert min(wide for found in every for *_, wide in found) >= 14, case
+            letters = {words[0] in "FBIW" for found in every for words, *_ in found}
+            assert len(letters) == 1, case
+    assert "margin" in counted and (width == 390 or "pieces" in counted)
+
+
+def test_one_schedule_alone_has_the_room_of_two(explore):
+    """And the drawing is as high as it was, so that nothing moves."""
+    x = explore(PAGE, "pipelines")
+    lane = x.box.locator("svg [data-id='a 3 F 0 3']")
+    both, high = (
+        lane.bounding_box(),
+        x.box.locator(".x-stage svg").bounding_box()["height"],
+    )
+    x.field("Compare with").select_option("")
+    assert lane.bounding_box()["height"] > 2 * both["height"]
+    assert x.box.locator(".x-stage svg").bounding_box()["height"] == high
