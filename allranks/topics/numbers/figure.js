@@ -191,7 +191,7 @@ function verdict(x, y, it) {
 // What each format reaches, and the number as an upright line with a dot in each row: a
 // ring among subnormal numbers. Where the number does not fit, the dot is where it ends.
 function ranges({ state, facts, before, set, width, narrow }) {
-  const most = narrow ? 9 : 13, right = width - 78, ends = narrow ? NEAR : ENDS, [low, high] = ends;
+  const most = narrow ? 9 : 13, right = width - (narrow ? 64 : 78), ends = narrow ? NEAR : ENDS, [low, high] = ends;
   const wide = right - 7.4 * most - SIDE - 2 * TIP, x = (at) => SIDE + TIP + wide * (at - low) / (high - low), top = 20;
   const now = place(facts.exact[0], ends), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
