@@ -4,7 +4,7 @@ import re
 
 from allranks.base.picture import Picture
 from allranks.openings.sheet import Sheet
-from allranks.pictures.chart import claim, fill, plate, read, wide
+from allranks.pictures.chart import FEW, claim, fill, plate, read, rule, wide
 
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
@@ -111,3 +111,58 @@ def places(output: str) -> Picture:
         for line in lines
     )
     return plate(title, f"{said}.", draw)
+
+
+def mesh(given: str) -> Picture:
+    """Draw ranks as a table: a row is a machine, and a column has one of each.
+
+    Args:
+        given: the number of machines, and of GPUs in each, such as ``128 8``.
+    """
+    rows, columns = map(int, given.split())
+    shown = 0, 1, 2, None, rows - 1  # the machine in each line of the drawing
+
+    def draw(width: int) -> Sheet:
+        sheet, high = Sheet(width, 0), 34
+        name = 74 if wide(sheet) else 36
+        unit, top = (width - name) / columns, 26
+        sheet.words(0, 16, "machine" if wide(sheet) else "GPU")
+        for column in range(columns):
+            x = name + unit * column
+            gpu = f"GPU {column}" if wide(sheet) else str(column)
+            sheet.words(x + unit / 2, 16, gpu, "middle")
+            for line, row in enumerate(shown):
+                y = top + high * line
+                if row is None:
+                    sheet.words(x + unit / 2, y + 22, "⋮", "middle")
+                    continue
+                depth = "plain" if row == 0 or column == 0 else "faint"
+                fill(sheet, x + 2, y + 2, unit - 4, high - 4, depth)
+                rank = str(columns * row + column)
+                sheet.words(x + unit / 2, y + 22, rank, "middle", size=FEW)
+        for line, row in enumerate(shown):
+            sheet.words(0, top + high * line + 22, "⋮" if row is None else str(row))
+        bottom = top + high * len(shown)
+        rule(sheet, f"M{name} {top}H{width}v{high}H{name}z", "none", "currentColor", 3)
+        column = f"M{name + 1} {top}V{bottom}h{unit - 2:.4g}V{top}"
+        rule(sheet, column, "7 4", "currentColor", 3)
+        for line, (dash, text) in enumerate(
+            [
+                ("none", f"tp: the {columns} GPUs of one machine"),
+                ("7 4", f"dp: {rows} GPUs, one of each machine"),
+            ]
+        ):
+            y = bottom + 22 + 24 * line
+            rule(sheet, f"M0 {y - 5}h40", dash, "currentColor", 3)
+            sheet.words(52, y, text)
+        sheet.height = bottom + 52
+        return sheet
+
+    ranks = rows * columns
+    return plate(
+        f"{ranks:,} ranks as a table: each one belongs to one row and one column",
+        f"A table of {rows} machines with {columns} GPUs each. A row has a machine's "
+        f"ranks, such as 0 to {columns - 1}. A column has one rank of each machine, "
+        f"such as 0, {columns}, {2 * columns}, up to {ranks - columns}.",
+        draw,
+    )

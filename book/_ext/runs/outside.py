@@ -107,6 +107,21 @@ def counts(record: dict, clone: str, file: str = "") -> Counter[str]:
     return Counter([*found.values(), *("all" for _ in found)])
 
 
+def groups(record: dict, text: str) -> dict[str, Counter[str]]:
+    """Count the tests of several groups: ``name = CLONE FILE && …``.
+
+    Raises:
+        LookupError: if a group has no tests.
+    """
+    found = {}
+    for part in text.split(" && "):
+        name, _, tests = part.partition(" = ")
+        found[name] = counts(record, *tests.split())
+        if not found[name]:
+            raise LookupError(f"{DATA} has no tests of {tests}")
+    return found
+
+
 def load(env: BuildEnvironment) -> dict:
     """Read the record, and have the page rebuilt when it changes."""
     env.note_dependency(DATA)

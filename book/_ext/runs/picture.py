@@ -9,6 +9,8 @@ sentence. What the function is given has one home, and is never typed into a dra
 - ``:glue:`` is a result that a notebook glued, such as
   ``../notebooks/ch1_environment.ipynb::ch1_choice``, as text.
 - ``:hang:`` is a tool and a hang, as for ``{hang-output}``: what the tool said of it.
+- ``:outside:`` has groups of strangers' tests, with ``&&`` between them, such as
+  ``nanochat = nanochat test_steps.py``: how many of them ended in which way.
 - ``:given:`` is an example that the prose beside it computes with.
 
 With none of them, the function computes what it draws. A function raises ValueError if
@@ -28,7 +30,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from allranks import pictures
-from book._ext.runs import bench, records
+from book._ext.runs import bench, outside, records
 
 RUNS = "book/_runs"
 HANGS = "book/_data/hangs.json"
@@ -60,7 +62,7 @@ class PagePicture(SphinxDirective):
     has_content = True
     option_spec: ClassVar = {
         name: directives.unchanged_required
-        for name in ("output", "bench", "glue", "hang", "given")
+        for name in ("output", "bench", "glue", "hang", "outside", "given")
     }
 
     def run(self) -> list[nodes.Node]:
@@ -99,6 +101,8 @@ class PagePicture(SphinxDirective):
             return json.loads(Path(self.env.srcdir, HANGS).read_text("utf8"))["hangs"][
                 hang
             ][tool]["words"]
+        if kind == "outside":
+            return outside.groups(outside.load(self.env), text)
         if kind == "glue":
             relative, _, name = text.partition("::")
             path, _ = self.env.relfn2path(relative)

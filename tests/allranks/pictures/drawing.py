@@ -9,7 +9,7 @@ import pytest
 from allranks import pictures
 from allranks.base.paths import ROOT
 from allranks.base.picture import Picture
-from book._ext.runs import bench, records
+from book._ext.runs import bench, outside, records
 from book._ext.runs import picture as directive
 
 FENCE = re.compile(
@@ -29,6 +29,8 @@ def source(kind: str, text: str) -> object:
         return json.loads((ROOT / directive.HANGS).read_text())["hangs"][hang][tool][
             "words"
         ]
+    if kind == "outside":
+        return outside.groups(json.loads((ROOT / outside.DATA).read_text()), text)
     if kind == "glue":
         path, _, name = text.partition("::")
         return directive.glued(ROOT / path.removeprefix("../"), name)
