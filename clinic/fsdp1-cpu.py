@@ -15,8 +15,8 @@ on, and does not fall back on the CPU.
 Cure: name the device, `device_id=torch.device("cpu")`. Or use its successor:
 `fully_shard(model)` accepts the CPU and gloo as they are.
 
-Next time: on a machine with GPUs the line means that torch sees none: print
-`torch.accelerator.current_accelerator()`.
+Next time: on a machine with GPUs the line means that this torch was built for the CPU.
+Print `torch.version.cuda`: it is `None`.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/21778 (the message, with FSDP on a CPU)
 """

@@ -16,7 +16,7 @@ can step with a part. If Muon gets `grad.to_local()`, or a tensor-parallel part,
 formula works just as well on these rows, but its result is not a part of the right one.
 
 Cure: give the formula whole matrices. `torch.optim.Muon` does this by itself if it gets
-the DTensors, which exchange rows for each product: about a dozen messages per matrix.
+the DTensors, which exchange rows for each product: 11 to 16 messages per matrix.
 In {ref}`ch12_fsdp`, each rank computes some of the matrices, as a whole, and sends them.
 
 Next time: compare one step on two ranks with the step of one process. For any optimizer

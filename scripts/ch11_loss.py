@@ -19,7 +19,7 @@ from ch11_memory import make, parse_args, predict, track
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """Take the mean cross entropy of a linear layer, chunk by chunk.
+    """Take the mean cross entropy of a float32 linear layer, by chunks.
 
     Forward knows the gradient of a chunk's logits: probabilities, less one at
     the right word. It gives the gradients of x and of the layer, then it goes.

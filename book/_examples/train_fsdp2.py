@@ -8,7 +8,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-device = torch.accelerator.current_accelerator() or torch.device("cpu")
+gpu = torch.accelerator.current_accelerator(check_available=True)
+on_gpu = gpu and gpu.type != "mps"  # no backend works with a Mac's GPU
+device = gpu if on_gpu else torch.device("cpu")
 dist.init_process_group()
 mesh = init_device_mesh(device.type, (dist.get_world_size(),))  # picks the GPU
 policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
