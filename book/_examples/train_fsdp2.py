@@ -12,13 +12,13 @@ gpu = torch.accelerator.current_accelerator(check_available=True)
 on_gpu = gpu and gpu.type != "mps"  # no backend works with a Mac's GPU
 device = gpu if on_gpu else torch.device("cpu")
 dist.init_process_group()
-mesh = init_device_mesh(device.type, (dist.get_world_size(),))  # picks the GPU
+mesh = init_device_mesh(device.type, (dist.get_world_size(),))  # one row; picks the GPU
 policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
 
 torch.manual_seed(0)  # equal weights on all ranks
-net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).to(device)
-for block in net:
-    fully_shard(block, mesh=mesh, mp_policy=policy)  # a unit for each block
+net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))  # on the CPU
+for block in net:  # each becomes a unit, and moves to the mesh's device
+    fully_shard(block, mesh=mesh, mp_policy=policy)
 fully_shard(net, mesh=mesh, mp_policy=policy)  # what is in no unit yet
 optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)  # after, not before
 
