@@ -154,7 +154,12 @@ def test_the_newest_rule_takes_the_place_of_ours(monkeypatch):
 
 def test_the_record_names_commits_tests_and_classes(main):
     """Each class exists, each test is one that make outside runs, each end is known."""
-    assert RECORD.keys() == {"day", "torch", "clones", "rows"}
+    assert RECORD.keys() == {"day", "torch", "clones", "installed", "rows"}
+    assert RECORD["installed"].keys() == {*main.INSTALLED}
+    for about in RECORD["installed"].values():
+        assert re.match(r"\d+\.\d+", about["version"])
+        assert re.match(r"\d+\.\d+\.\d+", about["torch"])
+        date.fromisoformat(about["day"])
     assert RECORD["clones"].keys() == main.CLONES.keys()
     for name, about in RECORD["clones"].items():
         assert about["repository"] == main.CLONES[name]
@@ -171,7 +176,8 @@ def test_the_record_names_commits_tests_and_classes(main):
         for subject, end in row["ends"].items():
             module, _, name = subject.rpartition(".")
             assert callable(getattr(import_module(module), name))
-            assert end.partition(":")[0] in outside.ENDS
+            end = end.partition(":")[0]
+            assert outside.SAID.get(end, end) in outside.ENDS
 
 
 def test_the_record_has_what_the_page_explains():
@@ -205,6 +211,55 @@ def test_without_clones_one_sentence_says_what_to_clone(main, folder):
     for repository in main.CLONES.values():
         assert f"git clone https://github.com/{repository}" in said
     assert said.endswith("make outside CLONES=DIR")
+
+
+@pytest.fixture
+def kept(main, monkeypatch, tmp_path):
+    """Let the record be a copy, and return it."""
+    data = tmp_path / "outside.json"
+    data.write_text(json.dumps(RECORD))
+    monkeypatch.setattr(main, "DATA", data)
+    for name, value in main.ENV.items():  # which it sets for all that follows
+        monkeypatch.setenv(name, value)
+    return data
+
+
+def test_what_is_not_installed_is_named_in_one_sentence(
+    main, kept, monkeypatch, capsys
+):
+    """And how to install it; the record stays as it is."""
+
+    def missing(name):
+        raise main.PackageNotFoundError(name)
+
+    monkeypatch.setattr(main, "version", missing)
+    monkeypatch.setattr(main, "play", None)
+    main.main(["--installed"])
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.startswith("make outside: transformers is not installed, so ")
+    assert "pip install --target DIR transformers" in said
+    assert json.loads(kept.read_text()) == RECORD
+
+
+def test_what_needs_no_clone_leaves_the_other_rows(main, kept, monkeypatch):
+    """The new rows take the place of that package's alone."""
+    monkeypatch.setattr(main, "version", lambda name: "9.9")
+    monkeypatch.setattr(main, "play", lambda *_: {"test_it": "passed: gap 1e-09"})
+    main.main(["--installed"])
+    record, (name,) = json.loads(kept.read_text()), main.INSTALLED
+    assert record["installed"][name]["version"] == "9.9"
+    assert outside.gap(record, name) == "off by at most 1e-09"
+    for key in ("day", "torch", "clones"):
+        assert record[key] == RECORD[key]
+    others = [[r for r in x["rows"] if r["clone"] != name] for x in (record, RECORD)]
+    assert others[0] == others[1] and len(others[0]) == len(record["rows"]) - 1
+
+
+def test_without_a_clone_the_copy_has_our_files_alone(main, tmp_path):
+    """The test of an installed package is one of this folder's."""
+    (run,) = (run for run in main.RUNS if run.clone == "transformers")
+    main.unpack(tmp_path / "none", "", run, tmp_path / "copy")
+    assert [f.name for f in (tmp_path / "copy").iterdir()] == [run.file]
 
 
 TESTS = """

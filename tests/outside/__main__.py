@@ -3,9 +3,11 @@
 CLONES is a folder with clones of their repositories. Each is copied from its newest
 commit into a temporary folder, where files of this folder take the place of theirs
 that say what to test. Results go to book/_data/outside.json, and book/app_outside.md
-shows them. Nothing of theirs is kept, and their clones are only read.
+shows them. Nothing of theirs is kept, and their clones are only read. What needs no
+clone but an installed package runs if the package can be imported.
 
     python tests/outside CLONES                        # make outside CLONES=CLONES
+    python tests/outside --installed                   # only what needs no clone
 """
 
 import io
@@ -23,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -39,6 +42,7 @@ CLONES = {
     "assignment2-systems": "stanford-cs336/assignment2-systems",
     "nanochat": "karpathy/nanochat",
 }
+INSTALLED = ("transformers",)
 FIRST_MUON = "3a5e0bc50b123f37220f1ace6813f080455d19f3"  # with which nanochat began
 NEEDS = {"nanochat": FIRST_MUON}
 ENV = {
@@ -46,6 +50,7 @@ ENV = {
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",  # nanochat compiles its steps: minutes on a CPU
     "NANOCHAT_DTYPE": "float32",
+    "HF_HUB_OFFLINE": "1",  # transformers reads what it wrote, and downloads nothing
 }
 
 
@@ -57,7 +62,7 @@ class Run:
     edits: what is written in place of what in their file, and in words.
     """
 
-    clone: str
+    clone: str  # or an installed package
     file: str
     subjects: tuple[str, ...]
     ours: dict[str, str]
@@ -111,6 +116,7 @@ RUNS = [
     Run(*STEPS, ("ch12_muon.Dealt", "torch.optim.Muon"), NEW, select="first_muon"),
     Run(*STEPS, ("ch12_muon.Dealt", "torch.optim.Muon"), NEW, select="newest_rule"),
     Run(*STEPS, ZERO, NEW, select="adamw"),
+    Run("transformers", "test_llama.py", FSDP[1:], {"test_llama.py": "llama.py"}),
 ]
 
 
@@ -148,14 +154,31 @@ def find(folder: str | None) -> dict[str, dict]:
     return found
 
 
+def installed() -> dict[str, dict]:
+    """Return version and day for each package; say how to install what is missing."""
+    found = {}
+    for name in INSTALLED:
+        try:
+            found[name] = {"version": version(name), "day": f"{date.today()}"}
+        except PackageNotFoundError:
+            print(
+                f"make outside: {name} is not installed, so its results stay as they "
+                f"are: run pip install --target DIR {name}, then PYTHONPATH=DIR "
+                "python tests/outside --installed"
+            )
+    return found
+
+
 def unpack(clone: Path, commit: str, run: Run, copy: Path) -> None:
     """Write a commit's files into a folder, with those of a run in their places.
 
     Raises:
         ValueError: if their file lacks what is to be edited.
     """
-    with tarfile.open(fileobj=io.BytesIO(git(clone, "archive", commit))) as tar:
-        tar.extractall(copy, filter="data")
+    copy.mkdir()
+    if commit:
+        with tarfile.open(fileobj=io.BytesIO(git(clone, "archive", commit))) as tar:
+            tar.extractall(copy, filter="data")
     if run.clone == "nanochat":
         first = git(clone, "show", f"{FIRST_MUON}:nanochat/muon.py")
         (copy / "muon.py").write_bytes(first)
@@ -242,9 +265,11 @@ def play(clone: Path, commit: str, run: Run, subject: str) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Run all, and write the record."""
-    clones = find(argv[0] if argv and argv[0] else None)
-    if not (PACKAGES / "einx").is_dir():
+    """Run all, and write the record; what doesn't run stays in it."""
+    alone = argv == ["--installed"]
+    clones = {} if alone else find(argv[0] if argv and argv[0] else None)
+    packages = installed()
+    if not alone and not (PACKAGES / "einx").is_dir():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
         pip += [str(PACKAGES), "-r", str(HERE / "requirements.txt")]
         subprocess.run(pip, check=True)
@@ -253,18 +278,27 @@ def main(argv: list[str]) -> None:
     import torch.distributed.fsdp
     import torch.distributed.optim
 
-    rows = []
-    for run in RUNS:
+    record = json.loads(DATA.read_text("utf8"))
+    ran = clones | packages
+    rows = [row for row in record["rows"] if row["clone"] not in ran]
+    for run in (run for run in RUNS if run.clone in ran):
         found = {}
         for subject in run.subjects:
-            clone, commit = Path(argv[0], run.clone), clones[run.clone]["commit"]
+            clone = Path(argv[0], run.clone)
+            commit = clones.get(run.clone, {}).get("commit", "")
             for test, end in play(clone, commit, run, subject).items():
                 print(f"{run.file}::{test} with {subject}: {end}", flush=True)
                 found.setdefault(test, {})[subject] = end
         about = {"clone": run.clone, "file": run.file, "edited": run.edited}
         rows += [{**about, "test": test, "ends": ends} for test, ends in found.items()]
-    record = {"day": f"{date.today()}", "torch": torch.__version__, "clones": clones}
-    DATA.write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", "utf8")
+    now = {"torch": torch.__version__}
+    if clones:
+        record |= {"day": f"{date.today()}", **now, "clones": clones}
+    packages = {name: about | now for name, about in packages.items()}
+    record["installed"] = record.get("installed", {}) | packages
+    order = [*CLONES, *INSTALLED]
+    record["rows"] = sorted(rows, key=lambda row: order.index(row["clone"]))
+    DATA.write_text(json.dumps(record, indent=1) + "\n", "utf8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ row for each test: how it ended with the classes of this book, and with those of
 PyTorch. FILE takes the tests of one file. The role {outside-count}`CLONE FILE passed`
 shows how many tests ended in this way with the classes of this book; FILE may be left
 out, and ``all`` counts every test. ``{outside-runs}`` says when the tests ran, and on
-which commits.
+which commits. {outside-installed}`PACKAGE gap` says by how much the tests with an
+installed package were off, and ``version``, ``torch`` or ``day`` with what and when
+they ran.
 """
 
 import json
@@ -107,6 +109,25 @@ def counts(record: dict, clone: str, file: str = "") -> Counter[str]:
     return Counter([*found.values(), *("all" for _ in found)])
 
 
+def gap(record: dict, clone: str) -> str:
+    """Return the largest gap of tests that all passed, in words.
+
+    >>> row = {"clone": "a", "ends": {"x.X": "passed: gap 3e-08"}}
+    >>> equal = {"clone": "a", "ends": {"x.X": "passed: gap 0e+00"}}
+    >>> gap({"rows": [row, equal]}, "a"), gap({"rows": [equal]}, "a")
+    ('off by at most 3e-08', 'equal bit for bit')
+    >>> gap({"rows": [{**row, "ends": {"x.X": "failed: gap 3e-08"}}]}, "a")
+    Traceback (most recent call last):
+    LookupError: not all tests of a have passed
+    """
+    rows = (row for row in record["rows"] if row["clone"] == clone)
+    ends = [end for row in rows for end in row["ends"].values()]
+    if not ends or not all(end.startswith("passed: gap ") for end in ends):
+        raise LookupError(f"not all tests of {clone} have passed")
+    off = max(float(end.rpartition(" ")[2]) for end in ends)
+    return f"off by at most {off:.0e}" if off else "equal bit for bit"
+
+
 def groups(record: dict, text: str) -> dict[str, Counter[str]]:
     """Count the tests of several groups: ``name = CLONE FILE && …``.
 
@@ -143,6 +164,21 @@ class OutsideCount(SphinxRole):
                 error
             ]
         return [nodes.inline("", f"{found[end]}", classes=["outside-count"])], []
+
+
+class OutsideInstalled(SphinxRole):
+    """With which version of a package its tests ran, or how far off they were."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Look it up, and put it into the sentence."""
+        record = load(self.env)
+        package, key = self.text.split()
+        try:
+            found = {"gap": gap(record, package), **record["installed"][package]}[key]
+        except LookupError as error:
+            said = self.inliner.reporter.error(f"{DATA}: {error}", line=self.lineno)
+            return [self.inliner.problematic(self.rawtext, self.rawtext, said)], [said]
+        return [nodes.inline("", found, classes=["outside-count"])], []
 
 
 class OutsideRuns(SphinxDirective):
@@ -193,3 +229,4 @@ def setup(app: Sphinx) -> None:
     app.add_directive("outside", Outside)
     app.add_directive("outside-runs", OutsideRuns)
     app.add_role("outside-count", OutsideCount())
+    app.add_role("outside-installed", OutsideInstalled())
