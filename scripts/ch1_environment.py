@@ -107,9 +107,14 @@ def add_up(rank: int, world_size: int, device: torch.device) -> str:
     return f"I brought {rank + 1}, and all_reduce made it {expected:g}: right."
 
 
-def main(argv: list[str] | None = None) -> None:
+def parse_args(argv: list[str] | None = None):
+    """Read the flags."""
+    return job.Flags(__doc__).parse_args(argv)
+
+
+def main(args) -> None:
     """Print the facts once on each machine, then let all ranks add."""
-    args, num_ranks = job.Flags(__doc__).parse_args(argv), 1
+    num_ranks = 1
     if is_rank := "LOCAL_RANK" in os.environ:
         job.launched()  # refuse an incomplete set of a launcher's variables
         num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -125,4 +130,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(parse_args())

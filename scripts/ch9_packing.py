@@ -33,9 +33,13 @@ def leaks(net: nn.Module, texts: list) -> list[float]:
     return [(logits - alone).abs().max().item() for logits in packed]
 
 
-def main(argv: list[str] | None = None) -> None:
+def parse_args(argv: list[str] | None = None):
+    """Read the flags."""
+    return job.Flags(__doc__, seed=0).parse_args(argv)
+
+
+def main(args) -> None:
     """Pack five sentences, and look for leaks."""
-    args = job.Flags(__doc__, seed=0).parse_args(argv)
     texts = sentences(read_text()[0])
     random.Random(args.seed).shuffle(texts)
     torch.manual_seed(args.seed)
@@ -50,4 +54,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(parse_args())

@@ -44,7 +44,7 @@ def rank(monkeypatch, capsys):
         monkeypatch.setattr(dist, "all_reduce", lambda x: x.add_(9 - rank))
         monkeypatch.setattr(dist, "get_rank", lambda: rank)
         monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-        lesson.main([])
+        lesson.main(lesson.parse_args([]))
         return capsys.readouterr().out.splitlines()
 
     return become
@@ -167,11 +167,11 @@ def test_what_is_left_over_is_told_from_a_launcher(monkeypatch):
 def test_wrong_use_is_answered_in_a_sentence(monkeypatch):
     """An unknown flag, or half of a launcher's variables, gets one sentence."""
     with pytest.raises(SystemExit, match=r"^unrecognized arguments: --list$"):
-        lesson.main(["--list"])
+        lesson.main(lesson.parse_args(["--list"]))
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit, match=r"^RANK is '', but LOCAL_RANK is set"):
-        lesson.main([])
+        lesson.main(lesson.parse_args([]))
 
 
 def test_what_the_page_says_of_collect_env():

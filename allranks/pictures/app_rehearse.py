@@ -124,7 +124,7 @@ def mesh(given: str) -> Picture:
 
     def draw(width: int) -> Sheet:
         sheet, high = Sheet(width, 0), 34
-        name = 74 if wide(sheet) else 36
+        name = 74 if wide(sheet) else 36  # px, for a machine's number
         unit, top = (width - name) / columns, 26
         sheet.words(0, 16, "machine" if wide(sheet) else "GPU")
         for column in range(columns):
