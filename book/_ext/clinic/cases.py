@@ -151,7 +151,7 @@ class Clinic(ClinicDirective):
         return self.markdown(f"**{name}.** {text}")
 
     def code(self, label: str, text: str, language: str, name: str) -> nodes.Node:
-        """Show labelled code."""
+        """Show labeled code."""
         box = nodes.container(classes=["specimen-cell", f"case-{name}"])
         label = nodes.paragraph("", "", *self.inline(label), classes=["specimen-label"])
         box += [label, nodes.literal_block(text, text, language=language)]
