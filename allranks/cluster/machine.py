@@ -5,8 +5,8 @@
         node 0, node 1, …               each a process 1, with the command below it
 
 One rule ends everything, however it ends: who reads the end of its pipe ends what it
-started, and leaves. When process 1 of a namespace leaves, the kernel kills all others in
-it, so not even a process that ignores SIGTERM outlives its node.
+started, and leaves. When process 1 of a namespace leaves, the kernel kills all others
+in it, so not even a process that ignores SIGTERM outlives its node.
 """
 
 import os

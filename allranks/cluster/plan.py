@@ -45,9 +45,7 @@ class Plan:
     def hosts(self) -> str:
         """Return the nodes' /etc/hosts: each name, and what it stands for."""
         lines = ["127.0.0.1 localhost", "::1 localhost", f"{NETWORK}.254 {LOGIN}"]
-        for n in range(
-            self.num_nodes
-        ):  # torch's sockets are IPv6, and ask in this form
+        for n in range(self.num_nodes):  # as IPv6 as well: torch's sockets are
             lines += [f"{self.address(n)} node{n}", f"::ffff:{self.address(n)} node{n}"]
         return "\n".join(lines) + "\n"
 
