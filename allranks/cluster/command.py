@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NoReturn
 
-from allranks.cluster.machine import SPACES
+from allranks.cluster import slurm
+from allranks.cluster.machine import SPACES, TERMINAL
 from allranks.cluster.plan import LOGIN, Plan
 
 DESCRIPTION = """\
@@ -26,7 +28,7 @@ EXAMPLES = """\
   python -m allranks.cluster 2 --on 1 "sleep 20; torchrun …" -- torchrun …
 """
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"  # where ip and tc may be
-APART = [*SPACES, "--map-root-user"]  # or root on a "node" would be root of the laptop
+USER_SPACE = ["unshare", "--user", "--keep-caps", "sh", "-c", 'read go; exec "$@"', "-"]
 MOST = 250  # nodes: addresses 1 to 250, and the login node's 254
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
 ENDED = 124  # exit code after --timeout, as timeout(1) has it
@@ -47,6 +49,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     how = {"type": float, "metavar": "S"}
     add("--timeout", **how, help="end all nodes after S seconds")
     add("--grace", **how, default=10.0, help="from SIGTERM to SIGKILL")
+    text = "run Slurm on the nodes, and the command on the login node"
+    add("--slurm", action="store_true", help=text)
     add("--loopback", action="store_true", help="do without namespaces")
     cut = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:cut])
@@ -57,7 +61,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
         parser.error(f"--rate {args.rate}: write it as 100mbit or 1gbit")
     args.on = by_node(parser, "--on", args.on, args.nodes)
     args.before = by_node(parser, "--before", args.before, args.nodes)
-    if not args.command and len(args.on) < args.nodes:
+    if not args.command and len(args.on) < args.nodes and not args.slurm:
         parser.error("no command: put it after --, as in `2 -- hostname`")
     return args
 
@@ -82,9 +86,40 @@ def obstacle() -> str:
         x for x in ("ip", "tc", "unshare") if not shutil.which(x, path=PATH)
     ]:
         return f"{', '.join(missing)} not found: install iproute2 and util-linux"
-    probe = [*APART, "ip", "link", "add", "br0", "type", "bridge"]
-    done = subprocess.run(probe, env={"PATH": PATH}, capture_output=True, text=True)
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    probe = ["ip", "link", "add", "br0", "type", "bridge"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    try:
+        done = in_namespaces(probe, **pipes)
+    except OSError as error:
+        return error.strerror
+    said = done.communicate()[0].decode().strip()
+    return said.splitlines()[-1] if done.returncode else ""
+
+
+def in_namespaces(words: list[str], **how: object) -> subprocess.Popen:
+    """Start a process in namespaces of its own, of which one is a user namespace.
+
+    In there, root's rights end at the namespaces' edge: nobody can set the laptop's
+    clock. A user who is not root keeps his number. Root keeps all users and groups,
+    since Slurm starts a job as its owner.
+    """
+    process = subprocess.Popen(
+        [*USER_SPACE, *SPACES, *words],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PATH": PATH},
+        **how,
+    )
+    proc, ours = Path(f"/proc/{process.pid}"), Path("/proc/self/ns/user").readlink()
+    while (proc / "ns/user").readlink() == ours and process.poll() is None:
+        time.sleep(0.005)
+    if os.getuid():  # the kernel's condition for a user's own group
+        (proc / "setgroups").write_text("deny")
+    for name, number in ("uid_map", os.getuid()), ("gid_map", os.getgid()):
+        line = f"{number} {number} 1" if os.getuid() else f"0 0 {2**32 - 1}"
+        (proc / name).write_text(line)
+    process.stdin.write(b"go\n")
+    process.stdin.flush()
+    return process
 
 
 def hold(plan: Plan, timeout_s: float | None) -> int:
@@ -97,12 +132,14 @@ def hold(plan: Plan, timeout_s: float | None) -> int:
     for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
         signal.signal(number, lambda number, _: signals.append(number))
     me = [sys.executable, "-m", "allranks.cluster.machine", LOGIN, plan.dump()]
-    switch = subprocess.Popen(
-        [*(APART if plan.apart else []), *me],
-        stdin=subprocess.PIPE,
-        env={**os.environ, "PATH": PATH},
-        start_new_session=True,  # Ctrl-C reaches this process alone
-    )
+    os.dup2(0, TERMINAL)
+    # In a session of its own, Ctrl-C reaches this process alone. A shell on the login
+    # node needs the terminal's session.
+    how = {"pass_fds": [TERMINAL], "start_new_session": not plan.slurm}
+    if plan.apart:
+        switch = in_namespaces(me, **how)
+    else:
+        switch = subprocess.Popen(me, stdin=subprocess.PIPE, **how)
     late = False
     while switch.poll() is None and not signals and not late:
         late = timeout_s is not None and time.monotonic() - start > timeout_s
@@ -130,7 +167,16 @@ def script() -> NoReturn:
     if why:
         text = f"cluster: no namespaces here ({why}): all nodes are on 127.0.0.1\n"
         sys.stderr.write(text)
+    if args.slurm and (lacks := why or slurm.missing()):
+        raise SystemExit(f"cluster: no Slurm here: {lacks}")
     plan = Plan(
-        args.nodes, args.command, args.on, args.before, args.rate, apart, args.grace
+        num_nodes=args.nodes,
+        command=args.command or ["bash"],
+        instead=args.on,
+        before=args.before,
+        slurm=args.slurm,
+        rate=args.rate,
+        apart=apart,
+        grace_s=args.grace,
     )
     sys.exit(hold(plan, args.timeout))

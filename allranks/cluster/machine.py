@@ -19,11 +19,13 @@ import threading
 import time
 from pathlib import Path
 
+from allranks.cluster import slurm
 from allranks.cluster.plan import LOGIN, NETWORK, Plan
 
 SPACES = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork"]
 SPACES += ["--kill-child", "--mount-proc"]
 HOSTS = Path("/mnt/hosts")  # an empty file system lies over /mnt in here
+TERMINAL = 3  # the input of the reader's command; 0 is the pipe whose end ends all
 BURST = "burst 128kb latency 50ms"  # of a slowed link: the bytes that pass at once
 
 
@@ -45,6 +47,7 @@ class Switch:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.lock = plan, threading.Lock()
         self.nodes: list[subprocess.Popen] = []
+        self.login: subprocess.Popen | None = None  # what the reader does there
         self.codes: dict[int, int] = {}  # exit codes of the nodes that have ended
         self.reader_left = threading.Event()
 
@@ -96,9 +99,11 @@ class Switch:
             self.reader_left.set()
 
     def run(self) -> int:
-        """Run the plan; return the worst exit code of the nodes."""
+        """Run the plan; return the exit code of the login node, or the nodes' worst."""
         if self.plan.apart:
             self.set_up()
+        if self.plan.slurm:
+            slurm.start(self.plan)
         for number in range(self.plan.num_nodes):
             self.connect(number)
         for node in self.nodes:  # when all are connected: none starts alone
@@ -110,13 +115,22 @@ class Switch:
         ]
         for thread in threads:
             thread.start()
+        if self.plan.slurm:
+            slurm.wait(self.plan.num_nodes)
+            self.login = subprocess.Popen(
+                self.plan.command, stdin=TERMINAL, env=slurm.environ()
+            )
         while any(thread.is_alive() for thread in threads):
             if self.reader_left.is_set() or pipe_ended(0.05):
+                break
+            if self.login and self.login.poll() is not None:
                 break
         for node in self.nodes:
             node.stdin.close()
         for thread in threads:
             thread.join(self.plan.grace_s + 2)
+        if self.login:
+            return self.login.poll() if self.login.poll() is not None else 137
         return max(self.codes.get(n, 137) for n in range(self.plan.num_nodes))
 
 
@@ -145,7 +159,8 @@ def work(number: int, plan: Plan) -> int:
         if code := subprocess.run(line, **how).returncode:
             return code
     try:
-        child = subprocess.Popen(plan.words(number), **how, start_new_session=True)
+        words = slurm.slurmd(number) if plan.slurm else plan.words(number)
+        child = subprocess.Popen(words, **how, start_new_session=True)
     except OSError as error:
         print(f"cluster: {plan.words(number)[0]}: {error.strerror}", flush=True)
         return 127
@@ -166,6 +181,7 @@ def work(number: int, plan: Plan) -> int:
 
 def main() -> int:
     """Be the switch, or the node whose number is the first argument."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C: the laptop's process acts
     who, plan = sys.argv[1], Plan.load(sys.argv[2])
     return Switch(plan).run() if who == LOGIN else work(int(who), plan)
 

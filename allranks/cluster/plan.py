@@ -19,6 +19,8 @@ class Plan:
     before: by node, a shell line that this node runs first.
     rate: bytes or bits per second of each node's link in both directions, as tc(8)
         writes them ("100mbit"); "" for as fast as the laptop.
+    slurm: whether the nodes are a Slurm cluster: each runs slurmd, and the login node
+        runs the command, with whose end all ends.
     apart: whether each node has namespaces of its own. Otherwise all are on loopback:
         each name is 127.0.0.1, ports and /dev/shm are shared, and no link can be slow.
     grace_s: seconds from SIGTERM to the end of a node, which nothing survives.
@@ -28,6 +30,7 @@ class Plan:
     command: list[str]
     instead: dict[int, str] = field(default_factory=dict)
     before: dict[int, str] = field(default_factory=dict)
+    slurm: bool = False
     rate: str = ""
     apart: bool = True
     grace_s: float = 10.0
