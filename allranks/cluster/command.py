@@ -167,8 +167,8 @@ def script() -> NoReturn:
     if why:
         text = f"cluster: no namespaces here ({why}): all nodes are on 127.0.0.1\n"
         sys.stderr.write(text)
-    if args.slurm and (lacks := why or slurm.missing()):
-        raise SystemExit(f"cluster: no Slurm here: {lacks}")
+    if args.slurm and (lacks := why or slurm.missing() or "--loopback" * (not apart)):
+        raise SystemExit(f"cluster: no Slurm here ({lacks})")
     plan = Plan(
         num_nodes=args.nodes,
         command=args.command or ["bash"],
