@@ -154,7 +154,7 @@ def hold(plan: Plan, timeout_s: float | None) -> int:
         code = switch.wait()
     if signals:
         return 128 + signals[0]
-    return ENDED if late else code
+    return ENDED if late else code if code >= 0 else 128 - code
 
 
 def script() -> NoReturn:

@@ -1,5 +1,6 @@
 """A cluster in the laptop: nodes are apart, links are slow, and nothing is left."""
 
+import functools
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ def cluster(*words: str) -> tuple[int, dict[str, list[str]]]:
     return done.returncode, lines
 
 
-def processes(mark: str) -> list[int]:
+def processes(mark: str, program: str = "") -> list[int]:
     """Return the processes, of any namespace, in whose command line a mark stands."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -36,7 +37,8 @@ def processes(mark: str) -> list[int]:
             words = path.read_text(errors="replace")
         except OSError:  # it has ended meanwhile
             continue
-        if mark in words and int(path.parent.name) != os.getpid():
+        ours = int(path.parent.name) == os.getpid()
+        if mark in words and words.startswith(program) and not ours:
             found.append(int(path.parent.name))
     return found
 
@@ -156,8 +158,8 @@ class TestEnds:
         mark = f"86420{int(number)}"
         job = [*CLUSTER, "2", *mode, "--", "sleep", mark]
         with subprocess.Popen(job, stdout=subprocess.DEVNULL) as run:
-            wait_until(lambda: len(processes(mark)) >= 5, "the nodes did not start")
-            time.sleep(0.3)  # sleep has begun on both
+            sleeps = functools.partial(processes, mark, "sleep")
+            wait_until(lambda: len(sleeps()) == 2, "the nodes did not start")
             run.send_signal(number)
             code = run.wait()
         assert code == (128 + number if number != signal.SIGKILL else -number)
@@ -180,6 +182,18 @@ def test_nobody_outlives_its_node():
     job = [*CLUSTER, "1", "--grace", "1", "--timeout", "2", "--", "bash", "-c", deaf]
     assert subprocess.run(job, stdout=subprocess.DEVNULL).returncode == 124
     wait_until(lambda: not processes("64202"), "a process outlived its node")
+
+
+@apart
+def test_nodes_end_with_the_process_that_holds_their_namespace():
+    """Even if the kernel, short of memory, kills what lies between: unshare(1)."""
+    job = [*CLUSTER, "1", "--", "sleep", "97613"]
+    with subprocess.Popen(job, stdout=subprocess.DEVNULL) as run:
+        wait_until(lambda: processes("97613", "sleep"), "the node did not start")
+        switch, _ = sorted(processes("97613", "unshare"))
+        os.kill(switch, signal.SIGKILL)
+        assert run.wait() == 128 + signal.SIGKILL
+    wait_until(lambda: not processes("97613"), f"left: {processes('97613')}")
 
 
 @pytest.mark.parametrize(

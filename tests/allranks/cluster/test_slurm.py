@@ -39,7 +39,7 @@ def test_a_job_ends_with_the_cluster(tmp_path):
     line = "sbatch --output /dev/null --wrap 'sleep 53135'; sleep 5313"
     words = [*CLUSTER, "1", "--slurm", "--", "bash", "-c", line]
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=tmp_path) as run:
-        wait_until(lambda: processes("sleep\x0053135"), "the job did not start")
+        wait_until(lambda: processes("53135", "sleep"), "the job did not start")
         run.send_signal(signal.SIGTERM)
         assert run.wait() == 128 + signal.SIGTERM
     wait_until(lambda: not processes("53135"), f"left: {processes('53135')}")
