@@ -132,10 +132,10 @@ class Clinic(ClinicDirective):
         if not case.runs:
             where = "quoted from machines with GPUs, not run here"
         elif "broken" in case.commands:
-            where = "run by its command"
+            where = "we ran its command"
         else:
             place = case.fields["runs on"]
-            where = f"run {'in' if place == 'one process' else 'on'} {place}"
+            where = f"we ran it {'in' if place == 'one process' else 'on'} {place}"
         if case.runs and case.check:  # its AssertionError looks like the failure's own
             where += ", then checked (“Must hold” below)"
         kind = nodes.paragraph(classes=["case-kind"])
