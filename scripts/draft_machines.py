@@ -1,12 +1,14 @@
-"""Draft - From one machine to many: what torchrun does, in 40 lines.
+"""Draft - From one machine to many: what torchrun does, by hand.
 
-Run it on each of two nodes (they may be namespaces of your laptop):
-    python -m allranks.cluster 2 -- python scripts/draft_machines.py \
-        --nodes 2 --ranks 2 --head node0:29500 draft_hello.py
+Run it on each node; on a single one (no GPU needed):
+    python scripts/draft_machines.py --ranks 4 scripts/ch4_ranks.py
 """
+
+import job  # first, since importing torch takes seconds
 
 import argparse
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,43 +17,49 @@ import time
 from torch.distributed import TCPStore
 
 
-def meet(store, attempt: int, nodes: int, ranks: int) -> dict[str, str]:
-    """Wait for all nodes; return the variables that describe this one."""
-    node = store.add(f"{attempt}/nodes", 1) - 1  # in the order of arrival
-    store.set(f"{attempt}/ranks-{node}", str(ranks))
-    if node == 0:  # here rank 0 will listen
+def meet(store, attempt: int, args) -> dict[str, str]:
+    """Wait for all nodes; return the variables that place this one.
+
+    A key that nobody has set makes `get` wait, so no node needs to be first.
+    """
+    store.set(f"{attempt}/ranks-{args.node}", str(args.ranks))
+    if args.node == 0:  # rank 0 will listen here, on a port that is free
         with socket.create_server(("", 0)) as free:
             port = free.getsockname()[1]
         store.set(f"{attempt}/master", f"{socket.gethostname()} {port}")
-    host, port = store.get(f"{attempt}/master").decode().split()  # waits
-    each = [int(store.get(f"{attempt}/ranks-{n}")) for n in range(nodes)]
+    host, port = store.get(f"{attempt}/master").decode().split()
+    nodes = range(args.nodes)
+    each = [int(store.get(f"{attempt}/ranks-{n}")) for n in nodes]
     return {
-        **{"MASTER_ADDR": host, "MASTER_PORT": port},
-        **{"GROUP_RANK": str(node), "LOCAL_WORLD_SIZE": str(ranks)},
-        **{"RANK": str(sum(each[:node])), "WORLD_SIZE": str(sum(each))},
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(sum(each)),
+        "RANK": str(sum(each[: args.node])),  # of this node's first process
+        "GROUP_RANK": str(args.node),
+        "LOCAL_WORLD_SIZE": str(args.ranks),
     }
 
 
-def start(command: list[str], place: dict[str, str], ranks: int) -> list:
-    """Start this node's ranks; RANK in `place` is the first one's."""
+def start(command: list[str], place: dict[str, str]) -> list:
+    """Start this node's ranks: one process each, told apart by variables."""
     processes = []
-    for local_rank in range(ranks):
+    for local_rank in range(int(place["LOCAL_WORLD_SIZE"])):
         rank = {"RANK": str(int(place["RANK"]) + local_rank)}
-        rank |= {"LOCAL_RANK": str(local_rank)}
-        env = {**os.environ, **place, **rank}
+        env = os.environ | place | rank | {"LOCAL_RANK": str(local_rank)}
         processes.append(subprocess.Popen(command, env=env))
     return processes
 
 
-def wait(processes: list, store, attempt: int) -> bool:
-    """Wait until all ranks of this node are done, or a rank of any fails."""
-    while any(codes := [p.poll() for p in processes]) is False:
+def watch(processes: list, store, attempt: int) -> bool:
+    """Return whether all ranks ended well; end them all if one did not."""
+    failed = f"{attempt}/failed"
+    while not any(codes := [p.poll() for p in processes]):
         if None not in codes:
             return True
-        if store.check([f"{attempt}/failed"]):  # on another node
+        if store.check([failed]):  # on another node
             break
         time.sleep(0.1)
-    store.set(f"{attempt}/failed", "")  # all nodes see it, and stop as well
+    store.set(failed, "")
     for process in processes:
         process.terminate()
     for process in processes:
@@ -60,7 +68,7 @@ def wait(processes: list, store, attempt: int) -> bool:
 
 
 def leave(store, nodes: int) -> None:
-    """Wait for all nodes: the store ends with the process that holds it."""
+    """Wait for all nodes: the store ends with node 0's launcher."""
     store.add("done", 1)
     while store.add("done", 0) < nodes:
         time.sleep(0.1)
@@ -69,30 +77,37 @@ def leave(store, nodes: int) -> None:
 def parse_args(argv: list[str] | None = None):
     """Read the flags; what follows is the script that each rank runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--ranks", type=int, default=1, help="on this node")
-    parser.add_argument("--head", required=True, metavar="HOST:PORT")
-    parser.add_argument("--restarts", type=int, default=0)
+    number = {"type": int, "metavar": "N"}
+    parser.add_argument("--nodes", **number, default=1, help="how many")
+    parser.add_argument("--node", **number, default=0, help="which is this")
+    parser.add_argument("--ranks", **number, default=1, help="on this node")
+    parser.add_argument("--restarts", **number, default=0, help="at most")
+    text = "node 0's name, and a port that is free there"
+    how = {"default": "localhost:0", "metavar": "HOST:PORT", "help": text}
+    parser.add_argument("--head", **how)
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if not re.fullmatch(r"[\w.-]+:\d+", args.head):
+        job.refuse(f"--head {args.head}: write it as HOST:PORT")
+    if not 0 <= args.node < args.nodes:
+        job.refuse(f"--node {args.node}: must be 0 to {args.nodes - 1}")
+    if args.ranks < 1 or not args.command:
+        job.refuse("nothing to start: give --ranks 1 or more, and a script")
+    return args
 
 
-def main() -> None:
-    """Meet, start the ranks, and start them again if one fails."""
-    args = parse_args()
+def main(args) -> None:
+    """Meet the other nodes, start the ranks, and start anew if one fails."""
     host, port = args.head.split(":")
-    here = socket.gethostbyname(host) == socket.gethostbyname(
-        socket.gethostname()
-    )
-    store = TCPStore(host, int(port), is_master=here)
-    command, done = [sys.executable, *args.command], False
-    for attempt in range(args.restarts + 1):
-        place = meet(store, attempt, args.nodes, args.ranks)
-        if done := wait(start(command, place, args.ranks), store, attempt):
-            break
+    store = TCPStore(host, int(port), is_master=args.node == 0)
+    done, attempt = False, 0
+    while not done and attempt <= args.restarts:
+        place = meet(store, attempt, args)
+        processes = start([sys.executable, *args.command], place)
+        done, attempt = watch(processes, store, attempt), attempt + 1
     leave(store, args.nodes)
     raise SystemExit(0 if done else 1)
 
 
 if __name__ == "__main__":
-    main()
+    main(parse_args())

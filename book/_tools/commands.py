@@ -17,7 +17,7 @@ from allranks.base.paths import ROOT
 from book._ext.runs import records, terminal
 
 TIMEOUT_S = 240  # on a machine that is busy, or has no instructions for bf16
-RANK = re.compile(r"\[rank (\d+)")
+RANK = re.compile(r"(?:node\d+\| )?\[rank (\d+)")  # with a node of a cluster before it
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
 MACHINE = re.compile(
     rf"(?<![\w.])(?:{'|'.join(HOMES)})/|/site-packages/|\b0x[0-9a-f]{{6,}}"
@@ -83,6 +83,8 @@ def run(line: str, raw: bool = False) -> tuple[int, str]:
     """
     words, env, environ = shlex.split(line), {}, dict(os.environ)
     environ.pop("OMP_NUM_THREADS", None)  # the tests set it, a reader's shell does not
+    bin_ = os.path.dirname(sys.executable)  # a reader's environment is active
+    environ["PATH"] = f"{bin_}{os.pathsep}{environ['PATH']}"
     while "=" in words[0]:
         name, _, env[name] = words.pop(0).partition("=")
     if words[0] == "torchrun" and not raw:
