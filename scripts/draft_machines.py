@@ -37,6 +37,7 @@ def meet(store, attempt: int, args) -> dict[str, str]:
         "RANK": str(sum(each[: args.node])),  # of this node's first process
         "GROUP_RANK": str(args.node),
         "LOCAL_WORLD_SIZE": str(args.ranks),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
     }
 
 
@@ -50,11 +51,13 @@ def start(command: list[str], place: dict[str, str]) -> list:
     return processes
 
 
-def watch(processes: list, store, attempt: int) -> bool:
-    """Return whether all ranks ended well; end them all if one did not."""
-    failed = f"{attempt}/failed"
+def watch(processes: list, store, attempt: int, nodes: int) -> bool:
+    """Return whether all ranks of all nodes end well; if not, end ours."""
+    done, failed, counted = f"{attempt}/done", f"{attempt}/failed", False
     while not any(codes := [p.poll() for p in processes]):
-        if None not in codes:
+        if None not in codes and not counted:
+            counted = store.add(done, 1) > 0
+        if counted and store.add(done, 0) == nodes:
             return True
         if store.check([failed]):  # on another node
             break
@@ -67,11 +70,12 @@ def watch(processes: list, store, attempt: int) -> bool:
     return False
 
 
-def leave(store, nodes: int) -> None:
-    """Wait for all nodes: the store ends with node 0's launcher."""
-    store.add("done", 1)
-    while store.add("done", 0) < nodes:
+def leave(store, args) -> None:
+    """Let node 0 leave last: the store ends with its launcher."""
+    left = store.add("left", 1)
+    while args.node == 0 and left < args.nodes:
         time.sleep(0.1)
+        left = store.add("left", 0)
 
 
 def parse_args(argv: list[str] | None = None):
@@ -104,8 +108,9 @@ def main(args) -> None:
     while not done and attempt <= args.restarts:
         place = meet(store, attempt, args)
         processes = start([sys.executable, *args.command], place)
-        done, attempt = watch(processes, store, attempt), attempt + 1
-    leave(store, args.nodes)
+        done = watch(processes, store, attempt, args.nodes)
+        attempt += 1
+    leave(store, args)
     raise SystemExit(0 if done else 1)
 
 

@@ -49,12 +49,10 @@ SLEEP = (
 )
 ONCE = """
 import os, sys, time
-if not os.path.exists("once"):
-    if os.environ["RANK"] == "1":
-        open("once", "w").close()
-        sys.exit(1)
-    time.sleep(99)
-print("done " + os.environ["RANK"] + "\\n", end="")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] != "2":
+    sys.exit(1) if os.environ["RANK"] == "1" else time.sleep(99)
+count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(f"rank {os.environ['RANK']} restarts {count}\\n", end="")
 """
 
 
@@ -65,9 +63,11 @@ def test_one_failure_ends_all_nodes(tmp_path):
 
 
 def test_a_restart_begins_all_ranks_anew(tmp_path):
-    """Rank 1 fails once; then all three end well."""
+    """Rank 1 fails once; all three start anew, even rank 2, which had ended well."""
     ends = launch(tmp_path, ONCE, "--ranks 2 --restarts 1", "--ranks 1 --restarts 1")
-    assert ends == [(0, ["done 0", "done 1"]), (0, ["done 2"])]
+    assert [code for code, _ in ends] == [0, 0]
+    assert ends[0][1] == ["rank 0 restarts 1", "rank 1 restarts 1"]
+    assert ends[1][1][-1] == "rank 2 restarts 1"
 
 
 @pytest.mark.parametrize(
