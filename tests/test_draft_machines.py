@@ -1,12 +1,14 @@
 """The launcher by hand: it places ranks as torchrun does, stops and restarts them."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from allranks.base.paths import ROOT
+from book._tools import commands
 from scripts import draft_machines as script
 
 SCRIPT = ROOT / "scripts" / "draft_machines.py"
@@ -68,6 +70,18 @@ def test_a_restart_begins_all_ranks_anew(tmp_path):
     assert [code for code, _ in ends] == [0, 0]
     assert ends[0][1] == ["rank 0 restarts 1", "rank 1 restarts 1"]
     assert ends[1][1][-1] == "rank 2 restarts 1"
+
+
+def test_torchrun_works_on_the_nodes():
+    """The page's command, as it stands there: each rank says where it is, and agrees."""
+    page = (ROOT / "book" / "draft_machines.md").read_text("utf8")
+    (line,) = re.findall(
+        r"^\$ (python -m allranks.cluster .* torchrun .*)$", page, re.M
+    )
+    code, output = commands.run(line)
+    ranks = re.findall(r"\[rank (\d)/4\] node_rank (\d), local_rank (\d)", output)
+    assert code == 0 and "processes by node: 2 + 2; world_size 4: verified" in output
+    assert sorted(map("".join, ranks)) == ["000", "101", "210", "311"]
 
 
 @pytest.mark.parametrize(
