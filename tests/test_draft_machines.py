@@ -72,12 +72,11 @@ def test_a_restart_begins_all_ranks_anew(tmp_path):
     assert ends[1][1][-1] == "rank 2 restarts 1"
 
 
-def test_torchrun_works_on_the_nodes():
-    """The page's command, as it stands there: each rank says where it is, and agrees."""
-    page = (ROOT / "book" / "draft_machines.md").read_text("utf8")
-    (line,) = re.findall(
-        r"^\$ (python -m allranks.cluster .* torchrun .*)$", page, re.M
-    )
+def test_torchrun_numbers_nodes_as_they_arrive():
+    """With c10d, each rank says where it is, and all of that fits together."""
+    rendezvous = "--rdzv-backend c10d --rdzv-endpoint node0:29500 --rdzv-id job1"
+    job = f"torchrun --nnodes 2 --nproc-per-node 2 {rendezvous} {ROOT}/scripts"
+    line = f"python -m allranks.cluster 2 -- {job}/ch4_ranks.py"
     code, output = commands.run(line)
     ranks = re.findall(r"\[rank (\d)/4\] node_rank (\d), local_rank (\d)", output)
     assert code == 0 and "processes by node: 2 + 2; world_size 4: verified" in output

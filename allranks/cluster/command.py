@@ -52,6 +52,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     text = "run Slurm on the nodes, and the command on the login node"
     add("--slurm", action="store_true", help=text)
     add("--loopback", action="store_true", help="do without namespaces")
+    # argparse would read the command's own flags: it gets only what is before "--".
     cut = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:cut])
     args.command = argv[cut + 1 :]

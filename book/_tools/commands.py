@@ -17,7 +17,8 @@ from allranks.base.paths import ROOT
 from book._ext.runs import records, terminal
 
 TIMEOUT_S = 240  # on a machine that is busy, or has no instructions for bf16
-RANK = re.compile(r"(?:node\d+\| )?\[rank (\d+)")  # with a node of a cluster before it
+NODE = re.compile(r"node(\d+)\| ")  # of allranks.cluster
+RANK = re.compile(r"(?:node\d+\| )?\[rank (\d+)")
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
 MACHINE = re.compile(
     rf"(?<![\w.])(?:{'|'.join(HOMES)})/|/site-packages/|\b0x[0-9a-f]{{6,}}"
@@ -139,12 +140,12 @@ def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def in_rank_order(output: str) -> str:
-    """Sort the lines by rank, if every line says which rank printed it."""
+    """Sort the lines by rank, or by node, if every line says which printed it."""
     lines = output.splitlines()
-    ranks = [RANK.match(line) for line in lines]
-    if all(ranks):
-        order = sorted(range(len(lines)), key=lambda i: int(ranks[i][1]))
-        lines = [lines[i] for i in order]
+    for who in RANK, NODE:
+        if all(names := [who.match(line) for line in lines]):
+            order = sorted(range(len(lines)), key=lambda i: int(names[i][1]))
+            return "\n".join(lines[i] for i in order)
     return "\n".join(lines)
 
 
