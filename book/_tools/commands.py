@@ -148,7 +148,7 @@ def in_rank_order(output: str) -> str:
 
 def machine_trace(text: str) -> str | None:
     """Return the first line with a path or a memory address of this machine, if any."""
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():  # without colours
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():  # without colors
         if MACHINE.search(line):
             return line.strip()
     return None
