@@ -93,7 +93,8 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
     """Train in each way; compare the steps with those of one process."""
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     place, alone = (world_size, device), (Muon, GPT.parameters, args)
-    zero, one = (train(*alone, num, slice(None), *place)[0] for num in (0, args.steps))
+    every = slice(None), *place
+    zero, one = (train(*alone, n, *every)[0] for n in (0, args.steps))
     names = [n for n in zero if "blocks" in n and zero[n].dim() == 2]
     size, path = sum(zero[n].numel() for n in names), length(one, zero, names)
     ways = {"dealt out": (Dealt, matrices), "cut": (Cut, lambda net: [])}
