@@ -56,18 +56,18 @@ def matrices(net: GPT) -> list[torch.nn.Parameter]:
     return [p for p in net.blocks.parameters() if p.dim() == 2]
 
 
-def train(make, uncut, args, steps: int, rank, world_size: int, device):
+def train(make, ignored, args, steps: int, rank, world_size: int, device):
     """Train a GPT; return its weights, and a Meter of Muon's steps.
 
-    uncut: returns the parameters that FSDP2 is to leave whole.
+    ignored: returns the parameters that FSDP2 is to leave whole.
     rank: whose windows; slice(None) if one process sees those of all.
     """
     torch.manual_seed(args.seed)
     net, text = GPT(layers=args.layers).double().to(device), read_text()[0]
-    fully_shard(net, ignored_params={*uncut(net)})
-    muon = make(own := matrices(net))
-    rest = [p for p in net.parameters() if p not in {*own}]
-    adamw, meter = torch.optim.AdamW(rest), Meter(net, muon)
+    fully_shard(net, ignored_params={*ignored(net)})
+    muon, own = make(matrices(net)), {*matrices(net)}
+    adamw = torch.optim.AdamW([p for p in net.parameters() if p not in own])
+    meter = Meter(net, muon)
     dice = torch.Generator().manual_seed(args.seed)
     for _ in range(steps):
         starts = torch.randint(len(text) - 64, (world_size, 4), generator=dice)

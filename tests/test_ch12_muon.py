@@ -23,8 +23,8 @@ def alone(steps=2):
     how = ch12_muon.Muon, ch12_muon.GPT.parameters
     return ch12_muon.train(*how, args, steps, slice(None), *place)[0]
 
-def train(make, uncut):
-    return ch12_muon.train(make, uncut, args, 2, rank, *place)
+def train(make, ignored):
+    return ch12_muon.train(make, ignored, args, 2, rank, *place)
 
 def blocks(weights):
     return [n for n in weights if "blocks" in n and weights[n].dim() == 2]
