@@ -51,7 +51,7 @@ def start(command: list[str], place: dict[str, str]) -> list:
     return processes
 
 
-def watch(processes: list, store, attempt: int, nodes: int) -> bool:
+def supervise(processes: list, store, attempt: int, nodes: int) -> bool:
     """Return whether all ranks of all nodes end well; if not, end ours."""
     done, failed, counted = f"{attempt}/done", f"{attempt}/failed", False
     while not any(codes := [p.poll() for p in processes]):
@@ -108,7 +108,7 @@ def main(args) -> None:
     while not done and attempt <= args.restarts:
         place = meet(store, attempt, args)
         processes = start([sys.executable, *args.command], place)
-        done = watch(processes, store, attempt, args.nodes)
+        done = supervise(processes, store, attempt, args.nodes)
         attempt += 1
     leave(store, args)
     raise SystemExit(0 if done else 1)
