@@ -21,7 +21,7 @@ from tests.allranks.rehearse.running import SCRIPTS, forked, sentences, torchrun
 
 MODELS = {  # by the number of ranks; with four, titan.py's mesh has two axes
     2: ("titan.py --steps=3", "hf_loop.py", "gpt.py"),
-    4: ("titan.py --steps=3",),
+    4: ("titan.py --steps=3", "gpt.py"),
 }
 SAME = (  # of the records of rank 0
     "num_steps",
