@@ -322,7 +322,7 @@ function legend(grids, y, width) {
     [sends, "not sent yet", (x, y) => way(x - 1, y, { style: "stroke: var(--x-ink)", "stroke-dasharray": "4 3" })],
     ["F", "held", (x, y) => h("svg:path", { d: `M${x} ${y + 12}v-6h7v-5h7v11z`, style: `fill: ${soft}` })],
   ].filter(([kind]) => all.includes(kind)).map(([, words, mark]) => {
-    const wide = 28 + 7.2 * words.length, from = x + wide > width + 10 ? 0 : x;
+    const wide = 30 + 7.4 * words.length, from = x + wide > width + 12 ? 0 : x;
     if (from < x) y += 18;
     x = from + wide;
     return [mark(from, y), text(from + 19, y + 11, words, starts)];
