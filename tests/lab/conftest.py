@@ -204,8 +204,11 @@ def window(browser):
     """Yield one browser profile for all tests, which caches JupyterLab's 20 MB.
 
     No result waits for a guess there: the reader has pressed "Show all from now on".
+    Nothing moves either: to draw figures that nobody looks at would keep a core busy.
     """
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 1000}, reduced_motion="reduce"
+    )
     context.add_init_script("window.allRanksShowAll = true")
     yield context
     context.close()
