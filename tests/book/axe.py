@@ -47,15 +47,23 @@ MARK = """
 }))
 """
 # Code is colored by spans without a meaning; without them axe reads a tenth as much.
-# What is still to be measured keeps them until then.
+# What is to be measured keeps them.
 PLAIN = """
-(samples) => {
+() => {
   for (const pre of document.querySelectorAll("pre")) {
     const inside = [...pre.querySelectorAll("*")];
     const plain = ({ tagName, attributes }) => tagName === "SPAN" &&
-      [...attributes].every(({ name }) => ["class", ...samples].includes(name));
+      [...attributes].every(({ name }) => name === "class");
     if (inside.every(plain)) pre.textContent = pre.textContent;
   }
+}
+"""
+# axe measures all of a document before it looks at any element. What has neither a
+# sample nor a heading is of no use to it, and what follows in the flow moves up.
+PRUNE = """
+([samples, where]) => {
+  for (const part of document.querySelectorAll(where))
+    if (!part.closest(samples) && !part.querySelector(samples)) part.remove();
 }
 """
 # A box that became too wide gets its tabindex two frames later, so wait for the third.
@@ -88,15 +96,22 @@ class Axe:
     def look(self, page: Page, again: bool = False) -> list[str]:
         """Return the rules that an open page breaks, with up to three elements.
 
+        What axe has read is removed from the page, so this look at it is the last.
+
         Args:
             again: whether its article was looked at in another window. Then only its
                 colors are measured here, and all rules hold for what is around it.
         """
         page.evaluate(AXE)
         self.looks += 1
-        results, samples = [], [f"data-{theme}" for theme in self.known]
         new = page.evaluate(MARK, self.known)
-        page.evaluate(PLAIN, [])
+        page.evaluate(PLAIN)
+        samples = ", ".join(f"[data-{theme}]" for theme in self.known)
+        if again:
+            page.evaluate(PRUNE, [samples, "article section > :not(h1, section)"])
+        around = {"exclude": ["article"]} if again else None
+        results = page.evaluate(RUN, [COLOURS, None, around])[0]
+        page.evaluate(PRUNE, [samples, "section > *, li, tr"])
         for theme, kinds in new.items():
             if kinds:
                 self.known[theme] += kinds
@@ -104,7 +119,4 @@ class Axe:
                 violations, passed = page.evaluate(RUN, [COLOURS, theme, sampled])
                 results += [(f"{theme}: {rule}", nodes) for rule, nodes in violations]
                 self.measured += passed
-        page.evaluate(PLAIN, samples)
-        around = {"exclude": ["article"]} if again else None
-        results += page.evaluate(RUN, [COLOURS, None, around])[0]
         return [f"{rule}: {nodes}" for rule, nodes in results]

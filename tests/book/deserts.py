@@ -12,7 +12,7 @@ terminals, listings without callouts, quizzes, and whatever is folded.
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 WIDTH, SCREEN = 1280, 800  # px
 MOST = 6  # screens
@@ -48,26 +48,28 @@ async ([least]) => {
 
 
 def measure(browser: Browser, site: Path, pages: list[str]) -> dict[str, dict]:
-    """Return for each page its height, its pictures, and its gaps, all in screens.
-
-    A gap is (screens without anything that counts, where it begins, the last heading).
-    """
+    """Return what is found on each page."""
     tab = browser.new_page(viewport={"width": WIDTH, "height": SCREEN})
     found = {}
     for page in pages:
         tab.goto(f"{site.as_uri()}/{page}.html")
-        look = tab.evaluate(LOOK, [48])
-        gaps = sorted(
-            ((size / SCREEN, at / SCREEN, head) for size, at, head in look["gaps"]),
-            reverse=True,
-        )
-        found[page] = {
-            "screens": look["height"] / SCREEN,
-            "pictures": look["number"],
-            "gaps": gaps,
-        }
+        found[page] = look(tab)
     tab.close()
     return found
+
+
+def look(tab: Page) -> dict:
+    """Return the height of an open page, its pictures, and its gaps, all in screens.
+
+    A gap is (screens without anything that counts, where it begins, the last heading).
+    """
+    seen = tab.evaluate(LOOK, [48])
+    gaps = ((size / SCREEN, at / SCREEN, head) for size, at, head in seen["gaps"])
+    return {
+        "screens": seen["height"] / SCREEN,
+        "pictures": seen["number"],
+        "gaps": sorted(gaps, reverse=True),
+    }
 
 
 def table(found: dict[str, dict], most: int = 1) -> str:

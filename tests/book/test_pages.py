@@ -2,15 +2,19 @@
 
 A page is loaded four times: from a server or a folder, light or dark, on a phone or a
 laptop. Four visits cover every pair of two of these choices. During the first, axe-core
-checks the page, and during the second what a wide window has around the article.
+checks the page, and during the second what a wide window has around the article. The
+last is for all that needs one visit only: deserts, and drawings that do not fit.
 """
 
 import pytest
 import yaml
 
 from allranks.base.paths import ROOT
+from tests.book import deserts
 from tests.book.axe import Axe
 from tests.book.conftest import toc_pages
+from tests.book.test_deserts import looked_up
+from tests.book.test_fit import cut_or_too_small
 from tests.book.visits import Visitor
 from tests.book.weight import MOST_FILES
 
@@ -43,10 +47,12 @@ def axe():
 
 @pytest.mark.replay("{name}.html")
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, name):
+def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, site, name):
     """A page asks for its own files only, and nothing complains, sticks out or jumps.
 
-    Code can be copied, and axe-core finds nothing.
+    Code can be copied, and axe-core finds nothing. No drawing, table or code leaves its
+    column, and no letter its drawing, in whatever window. Nobody who reads it scrolls
+    more than six screens of a laptop without a picture, with all folds closed.
     """
     problems = []
     for number, visitor in enumerate(visitors):
@@ -62,6 +68,12 @@ def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, name):
         visitor.stop_motion()
         if number < 2:
             found += axe.look(visitor.page, again=number == 1)
+        if number == 3:
+            drawn = visitor.page.locator("article :is(svg, table)").count()
+            assert drawn or "<table" not in (site / f"{name}.html").read_text("utf8")
+            found += cut_or_too_small(visitor.page)
+            if look["gaps"][0][0] > deserts.MOST and not looked_up(name):
+                found.append(deserts.table({name: look}, most=3))
         problems += [f"{visitor.theme}, {visitor.width}: {text}" for text in found]
     assert not problems, "\n".join(problems)
 

@@ -6,6 +6,8 @@ does so during the visits of ``tests/book/test_pages.py``.
 
 from playwright.sync_api import Browser, Page, Request
 
+from tests.book import deserts
+
 STILL = (
     "*, ::before, ::after { animation: none !important; transition: none !important }"
 )
@@ -59,11 +61,9 @@ class Visitor:
     """A reader's window, with what its pages ask for and complain about."""
 
     def __init__(self, browser: Browser, base: str, theme: str, width: str):
-        x, y = WIDTHS[width]
+        self.size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
         self.base, self.theme, self.width = base, theme, width
-        self.context = browser.new_context(
-            viewport={"width": x, "height": y}, color_scheme=theme
-        )
+        self.context = browser.new_context(viewport=self.size, color_scheme=theme)
         self.page: Page = self.context.new_page()
         self.complaints: list[str] = []
         self.page.on("request", self.hear)
@@ -85,8 +85,10 @@ class Visitor:
     def open(self, page: str) -> dict:
         """Load a page such as ``book/ch5_ddp.html``, unfold it, and look at it."""
         self.complaints.clear(), self.asked.clear()
+        self.page.set_viewport_size(self.size)
         self.page.goto(f"{self.base}/{page}")
-        look = self.page.evaluate(LOOK)
+        folded = deserts.look(self.page) if self.width == "laptop" else {}
+        look = folded | self.page.evaluate(LOOK)
         self.complaints += [f"too wide: {text}" for text in look["wide"]]
         self.complaints += [f"cut in two: {word}" for word in look["cut"]]
         return look

@@ -32,6 +32,7 @@ from tests.book.conftest import chromium
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
 START_S = 60
 EXECUTED = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
+LIGHT = "css:light="  # look for no shadow DOM, behind each of 30,000 elements
 browser = pytest.fixture(scope="package")(chromium)
 
 
@@ -94,7 +95,7 @@ class Notebook:
     def __init__(self, page, path: Path, num_cells: int, clear: bool, fresh: bool):
         self.page = page
         self.path = path
-        self.panel = page.locator(".jp-NotebookPanel:visible")
+        self.panel = page.locator(f"{LIGHT}.jp-NotebookPanel:not(.lm-mod-hidden)")
         expect(self.cells).to_have_count(num_cells, timeout=180_000)  # slow to load
         self.idle()
         if fresh:  # JupyterLab asks about news only once
@@ -105,10 +106,8 @@ class Notebook:
 
     def idle(self, timeout: float = 150) -> None:
         """Wait until the kernel has nothing to do."""
-        indicator = self.panel.locator(".jp-Notebook-ExecutionIndicator")
-        indicator.and_(self.page.locator('[data-status="idle"]')).wait_for(
-            timeout=timeout * 1000
-        )
+        idle = f'{LIGHT}.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+        self.panel.locator(idle).wait_for(timeout=timeout * 1000)
 
     def clear(self) -> None:
         """Clear all outputs and numbers, so that whatever appears next is new."""
@@ -118,16 +117,16 @@ class Notebook:
     @property
     def cells(self):
         """Return all code cells."""
-        return self.panel.locator(".jp-CodeCell")
+        return self.panel.locator(f"{LIGHT}.jp-CodeCell")
 
     def start(self, cell) -> None:
         """Press Shift+Enter in a cell."""
-        cell.locator(".cm-content").click()
+        cell.locator(f"{LIGHT}.cm-content").click()
         self.page.keyboard.press("Shift+Enter")
 
     def run(self, cell, timeout: float = 150) -> str:
         """Run a cell, wait until it ends, and return the text that it shows."""
-        prompt = cell.locator(".jp-InputPrompt")
+        prompt = cell.locator(f"{LIGHT}.jp-InputPrompt")
         before = prompt.inner_text()
         self.start(cell)
         deadline = time.monotonic() + timeout
@@ -141,7 +140,7 @@ class Notebook:
                 again = time.monotonic() + 10
         self.idle(timeout)
         # Not inner_text, because JupyterLab doesn't draw what is out of view.
-        return cell.locator(".jp-Cell-outputArea").text_content()
+        return cell.locator(f"{LIGHT}.jp-Cell-outputArea").text_content()
 
     def show(self, cell, within: str) -> None:
         """Bring a cell into view, and wait for what JupyterLab draws only there.
@@ -204,8 +203,11 @@ def window(browser):
     """Yield one browser profile for all tests, which caches JupyterLab's 20 MB.
 
     No result waits for a guess there: the reader has pressed "Show all from now on".
+    Nothing moves either: to draw figures that nobody looks at would keep a core busy.
     """
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 1000}, reduced_motion="reduce"
+    )
     context.add_init_script("window.allRanksShowAll = true")
     yield context
     context.close()

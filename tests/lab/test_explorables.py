@@ -95,9 +95,51 @@ def test_each_button_answers(shown, errors):
 
 
 @pytest.mark.timeout(600)
-def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
-    """It waits while the kernel is stopped, and says so when the kernel has died."""
+def test_a_figure_outlives_its_kernel(shown, errors, lab):
+    """Only its button needs one, and says what to do; the notebook keeps the rest."""
     notebook = shown("Sampler", state="world_size=2")
+    restart(notebook)
+    says_what_to_do(figure(notebook))
+    is_there_when_the_notebook_is_opened_again(notebook, lab)
+    notebook.clear()
+    notebook.run(notebook.cells.nth(0))  # as the sentence says
+    waits_for_a_slow_kernel_and_not_for_a_dead_one(notebook)
+    notebook.run(notebook.cells.nth(0))
+    notebook.command("Kernel", re.compile("^Shut Down Kernel"))
+    notebook.panel.get_by_text("No Kernel").first.wait_for()
+    says_what_to_do(figure(notebook))
+    assert not errors
+
+
+def restart(notebook) -> None:
+    """Restart the kernel as the menu does."""
+    notebook.command("Kernel", re.compile("Restart Kernel…"))
+    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    notebook.idle()
+
+
+def says_what_to_do(box) -> None:
+    """Check that the button needs the cell to be run again, and the controls don't."""
+    expect(press(box)).to_have_text(LOST)
+    assert still_computes(box)
+
+
+def is_there_when_the_notebook_is_opened_again(notebook, lab) -> None:
+    """Check that its model is saved with it, although the kernel was restarted."""
+    saved = notebook.save()
+    (output,) = saved["cells"][0]["outputs"]
+    view = output["data"][WIDGET]["model_id"]
+    state = saved["metadata"]["widgets"][STATE]["state"]
+    assert view in state and len(state) == 2  # and its layout
+    notebook.page.goto("about:blank")
+    end_kernels(lab[1])
+    notebook.page.go_back()
+    notebook.idle()
+    says_what_to_do(figure(notebook))
+
+
+def waits_for_a_slow_kernel_and_not_for_a_dead_one(notebook) -> None:
+    """Check that it waits while the kernel is stopped, and says so if it has died."""
     process = kernel(notebook)
     box = figure(notebook)
     process.suspend()
@@ -115,51 +157,6 @@ def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
     expect(answer).to_have_text(LOST, timeout=60_000)
     assert still_computes(box)
     expect(answer).to_be_empty()
-    assert not errors
-
-
-@pytest.mark.timeout(600)
-def test_after_a_restart_the_button_says_what_to_do(shown, errors):
-    """A figure outlives its kernel; only the button needs the cell to be run again."""
-    notebook = shown("Sampler", state="world_size=2")
-    box = figure(notebook)
-    notebook.command("Kernel", re.compile("Restart Kernel…"))
-    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
-    notebook.idle()
-    expect(press(box)).to_have_text(LOST)
-    assert still_computes(box)
-    notebook.clear()
-    notebook.run(notebook.cells.nth(0))  # as the sentence says
-    box = figure(notebook)
-    expect(press(box)).to_contain_text("2 real ranks", timeout=120_000)
-    notebook.command("Kernel", re.compile("^Shut Down Kernel"))
-    notebook.panel.get_by_text("No Kernel").first.wait_for()
-    expect(press(box)).to_have_text(LOST)
-    assert still_computes(box)
-    assert not errors
-
-
-@pytest.mark.timeout(600)
-def test_a_saved_figure_is_there_when_opened_again(shown, errors, lab):
-    """Its model is saved with it, even if the kernel was restarted before."""
-    notebook = shown("Sampler")
-    figure(notebook)
-    notebook.command("Kernel", re.compile("Restart Kernel…"))
-    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
-    notebook.idle()
-    saved = notebook.save()
-    (output,) = saved["cells"][0]["outputs"]
-    view = output["data"][WIDGET]["model_id"]
-    state = saved["metadata"]["widgets"][STATE]["state"]
-    assert view in state and len(state) == 2  # and its layout
-    notebook.page.goto("about:blank")
-    end_kernels(lab[1])
-    notebook.page.go_back()
-    notebook.idle()
-    box = figure(notebook)
-    assert still_computes(box)
-    expect(press(box)).to_have_text(LOST)
-    assert not errors
 
 
 @pytest.mark.timeout(600)

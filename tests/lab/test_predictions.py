@@ -27,11 +27,10 @@ def hidden(window):
     window.add_init_script("window.allRanksShowAll = true")  # as it was
 
 
-@pytest.fixture
-def asked(opened, tmp_path):
-    """Return a notebook with three predictions."""
+def asking() -> list:
+    """Return the cells of a notebook with three predictions."""
     new = nbformat.v4
-    cells = [
+    return [
         new.new_code_cell("%load_ext allranks\n%ranks 2"),
         new.new_markdown_cell(ASK.format("the sum"), metadata={"answer": r"sum (\d+)"}),
         new.new_code_cell(DRAWS),
@@ -43,21 +42,6 @@ def asked(opened, tmp_path):
         new.new_markdown_cell("No question."),
         new.new_code_cell("print('plain')"),
     ]
-    return opened(save_notebook(tmp_path / "asked.ipynb", cells))
-
-
-@pytest.mark.timeout(600)
-def test_no_answer_stands_there_before_the_first_cell_has_run(opened, lab):
-    """As ``make lab`` opens it: no result, no garbled picture, no mark for the book."""
-    folder = Path(lab[0].cwd()) / "lab"
-    notebook = opened(folder / "ch7_collectives.ipynb", clear=False)
-    assert notebook.cells.count() > 20
-    assert not notebook.panel.get_by_text(EXECUTED).count()
-    shown = "".join(notebook.panel.locator(".jp-OutputArea-output").all_inner_texts())
-    assert not shown.strip()
-    first = notebook.panel.locator(".jp-MarkdownOutput").first
-    expect(first.locator("h1")).to_contain_text("What a collective costs, live")
-    assert "{ref}" not in first.inner_text() and ")=" not in first.inner_text()
 
 
 def close(window) -> None:
@@ -72,8 +56,50 @@ def result(cell):
 
 
 @pytest.mark.timeout(600)  # much more than it takes, for busy machines
-def test_a_result_waits_for_the_guess(asked, errors):
-    """By keyboard: guess, see, guess again; other cells of the question follow."""
+def test_each_prediction_of_chapter_7_takes_a_guess_and_tells_the_answer(opened, lab):
+    """All eight, on live ranks: the form stands where the cell is, and knows."""
+    path = Path(lab[0].cwd()) / "lab" / "ch7_collectives.ipynb"
+    cells = nbformat.read(path, 4).cells
+    last = next(i for i, one in enumerate(cells) if one.source == "%ranks stop")
+    notebook, asked = opened(path, clear=False), []
+    no_answer_stands_there_yet(notebook)
+    code = [i for i, cell in enumerate(cells[:last]) if cell.cell_type == "code"]
+    for number, i in enumerate(code):
+        shown = notebook.cells.nth(number)
+        notebook.run(shown)
+        if "**Predict**" in cells[i - 1].source:
+            notebook.show(shown, ".ar-predict input")
+            shown.get_by_label("Your guess").fill("a guess")
+            shown.get_by_role("button", name="I have a guess").click()
+            said = shown.get_by_role("status")
+            expect(said).to_contain_text("You guessed: a guess. The answer: ")
+            asked.append(said.inner_text())
+    assert len(asked) == 8
+
+
+def no_answer_stands_there_yet(notebook) -> None:
+    """Check that ``make lab`` opens no result, garbled picture or mark for the book."""
+    assert notebook.cells.count() > 20
+    assert not notebook.panel.get_by_text(EXECUTED).count()
+    shown = "".join(notebook.panel.locator(".jp-OutputArea-output").all_inner_texts())
+    assert not shown.strip()
+    first = notebook.panel.locator(".jp-MarkdownOutput").first
+    expect(first.locator("h1")).to_contain_text("What a collective costs, live")
+    assert "{ref}" not in first.inner_text() and ")=" not in first.inner_text()
+
+
+@pytest.mark.timeout(600)
+def test_a_result_waits_for_the_guess(opened, errors, tmp_path):
+    """Until there is one, or until a reader does not want to guess any more."""
+    asked = opened(save_notebook(tmp_path / "asked.ipynb", asking()))
+    a_guess_is_told_the_answer(asked)
+    a_guess_may_come_before_the_result(asked)
+    one_press_shows_all_from_then_on(asked)
+    assert not errors
+
+
+def a_guess_is_told_the_answer(asked) -> None:
+    """Check by keyboard: guess, see, guess again; other cells of a question follow."""
     start, total, again = (asked.cells.nth(i) for i in range(3))
     asked.run(start)
     assert "ranks 0–1: sum 3" in asked.run(total)
@@ -108,35 +134,11 @@ def test_a_result_waits_for_the_guess(asked, errors):
     said.press("Shift+Enter")  # the form is gone, and the keys are JupyterLab's again
     expect(total.locator(".jp-InputPrompt")).not_to_have_text(times)
     asked.idle()
-    assert not errors
 
 
-@pytest.mark.timeout(600)
-def test_each_prediction_of_chapter_7_takes_a_guess_and_tells_the_answer(opened, lab):
-    """All eight, on live ranks: the form stands where the cell is, and knows."""
-    path = Path(lab[0].cwd()) / "lab" / "ch7_collectives.ipynb"
-    cells = nbformat.read(path, 4).cells
-    last = next(i for i, one in enumerate(cells) if one.source == "%ranks stop")
-    notebook, asked = opened(path, clear=False), []
-    code = [i for i, cell in enumerate(cells[:last]) if cell.cell_type == "code"]
-    for number, i in enumerate(code):
-        shown = notebook.cells.nth(number)
-        notebook.run(shown)
-        if "**Predict**" in cells[i - 1].source:
-            notebook.show(shown, ".ar-predict input")
-            shown.get_by_label("Your guess").fill("a guess")
-            shown.get_by_role("button", name="I have a guess").click()
-            said = shown.get_by_role("status")
-            expect(said).to_contain_text("You guessed: a guess. The answer: ")
-            asked.append(said.inner_text())
-    assert len(asked) == 8
-
-
-@pytest.mark.timeout(600)
-def test_a_guess_may_come_before_the_result_and_a_reader_may_not_want_to(asked, errors):
-    """A slow cell can be guessed while it runs; one press shows all from then on."""
-    start, total, _, slow, wrong, plain = (asked.cells.nth(i) for i in range(6))
-    asked.run(start)
+def a_guess_may_come_before_the_result(asked) -> None:
+    """Check that a slow cell can be guessed while it runs."""
+    slow = asked.cells.nth(3)
     asked.start(slow)
     field = slow.get_by_label("Your guess")
     field.fill("no")
@@ -145,8 +147,13 @@ def test_a_guess_may_come_before_the_result_and_a_reader_may_not_want_to(asked, 
     expect(slow.get_by_role("status")).to_have_text("As you guessed: no.")
     asked.idle()
 
+
+def one_press_shows_all_from_then_on(asked) -> None:
+    """Check that no cell asks any more, not even for an answer that it had."""
+    total, wrong, plain = (asked.cells.nth(i) for i in (1, 4, 5))
+    total.get_by_role("button", name="Guess again").click()
     assert "ZeroDivisionError" in asked.run(wrong)
-    assert result(wrong).evaluate(HIDDEN)
+    assert result(wrong).evaluate(HIDDEN) and result(total).evaluate(HIDDEN)
     wrong.get_by_role("button", name="Show all from now on").click()
     assert not result(wrong).evaluate(HIDDEN)
     asked.run(total)
@@ -154,4 +161,3 @@ def test_a_guess_may_come_before_the_result_and_a_reader_may_not_want_to(asked, 
     assert not total.get_by_label("Your guess").count()
     assert asked.run(plain) == "plain\n"
     assert not plain.locator(".ar-predict").count()
-    assert not errors

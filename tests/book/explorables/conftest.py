@@ -36,12 +36,13 @@ ANSWERED = f"""for (const name of {list(CLASSES.values())})
 class Driver:
     """An explorable on a page, whose parts are found by their accessible names."""
 
-    def __init__(self, page, name: str, nth: int = 0):
+    def __init__(self, page, name: str, nth: int = 0, unfold: bool = True):
         self.page, self.name = page, name
         figure = f'figure.explorable[data-explorable="{name}"]'
         self.box = page.locator(figure).nth(nth)
         self.box.scroll_into_view_if_needed()
-        self.unfold()
+        if unfold:
+            self.unfold()
 
     def unfold(self) -> None:
         """Open what is folded: further controls, tables."""
@@ -111,12 +112,12 @@ def explore(empty_tab, site):  # noqa: F811
         nth: int = 0,
         asked: bool = False,
         reduced_motion: str = "reduce",  # then the page does not scroll smoothly either
+        unfold: bool = True,
     ) -> Driver:
-        empty_tab(390, 844, reduced_motion=reduced_motion)
-        if not asked:
-            tab.evaluate(ANSWERED)
+        tab.emulate_media(reduced_motion=reduced_motion)
+        tab.evaluate(f"localStorage.clear(); {'' if asked else ANSWERED}")
         tab.goto((site / f"{page_name}.html").as_uri())
-        return Driver(tab, name, nth)
+        return Driver(tab, name, nth, unfold)
 
     tab = empty_tab(390, 844)
     tab.on("console", note)

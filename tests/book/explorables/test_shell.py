@@ -14,7 +14,6 @@ PAGES = {  # where each explorable is shown
     for page in sorted(ROOT.glob("book/*.md"))
     for name in FIGURE.findall(page.read_text("utf8"))
 }
-SETTLED = "() => document.getAnimations().every(a => a.playState !== 'running')"
 
 
 def place(locator) -> dict:
@@ -41,15 +40,19 @@ def layout(x) -> list[float]:
 
 @pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
 def test_what_holds_for_every_explorable(explore, name, page):
-    """On a phone, on a page that is loaded once for all of it."""
+    """On a phone, on a page that is loaded once for all of it, and on a laptop."""
     x = explore(page, name, asked=True)
     the_drawing_comes_first_and_fits(x)
+    a_question_is_about_what_the_figure_shows(x)
     for asked in x.box.get_by_role("button", name="Just show me").all():
         asked.click()
     x.unfold()
     what_a_finger_touches_is_large_enough(x)
     nothing_moves_while_a_reader_changes_it(x)
     no_word_lies_on_another(x)
+    x.page.set_viewport_size({"width": 1280, "height": 800})
+    x = explore(page, name, asked=True, unfold=False)
+    the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(x)
 
 
 def the_drawing_comes_first_and_fits(x) -> None:
@@ -163,18 +166,17 @@ CHANGE = """box => {
 FIRM = {"arrivals"}  # its question does not depend on what stands in the figure
 
 
-@pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
-def test_a_question_is_about_what_the_figure_shows(explore, name, page):
-    """After a change it is asked anew or taken back, and never answered for others."""
-    x = explore(page, name, asked=True)
+def a_question_is_about_what_the_figure_shows(x) -> None:
+    """Check that after a change it is asked anew or taken back, and leave it open."""
     ask, summary = x.box.locator(".x-ask"), x.box.locator(".x-summary")
     first = ask.inner_text()
     x.press("Just show me")
     answered = ask.inner_text()
     assert "The answer: " in answered and summary.is_visible()
     assert x.box.evaluate(CHANGE)
-    if name in FIRM:
+    if x.name in FIRM:
         assert ask.inner_text() == answered
+        x.press("Reset")
         return
     assert "The answer" not in ask.inner_text() and summary.is_visible()
     x.press("Back to the question")
@@ -185,7 +187,7 @@ def test_a_question_is_about_what_the_figure_shows(explore, name, page):
     # It is the question that a link to this state asks, computed for it.
     again = ask.inner_text()
     x.page.wait_for_function(SETTLED)  # the address follows what was changed last
-    assert f"{name}." in x.page.url
+    assert f"{x.name}." in x.page.url
     x.page.evaluate("localStorage.clear()")
     x.page.reload()
     assert ask.inner_text() == again
@@ -224,12 +226,8 @@ def test_what_a_figure_says_covers_no_answer_on_a_phone(explore):
     assert seen
 
 
-@pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
-def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, page):
-    """In a column of 768 px, at most 700 px high: open, answered and changed."""
-    x = explore(page, name, asked=True)
-    x.page.set_viewport_size({"width": 1280, "height": 800})
-    x.page.reload()  # what was unfolded is folded again
+def the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(x) -> None:
+    """Check it in a column of 768 px, at most 700 px high: open, answered, changed."""
     for press in (None, "Just show me"):
         if press:
             x.press(press)
@@ -239,7 +237,7 @@ def test_the_drawing_is_half_of_its_frame_and_both_fit_a_laptop(explore, name, p
         assert frame <= 700 and stage >= frame / 2, press
     assert x.box.evaluate(CHANGE)
     assert place(x.box.locator(".x"))["height"] <= 700
-    if name not in FIRM:  # its words, and beside them its buttons
+    if x.name not in FIRM:  # its words, and beside them its buttons
         boxes = [place(one) for one in x.box.locator(".x-changed > *").all()]
         middles = [box["y"] + box["height"] / 2 for box in boxes]
         assert len(middles) == 3 and max(middles) - min(middles) < 3
