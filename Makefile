@@ -91,6 +91,9 @@ bench: book ## measure this machine (about 15 minutes)
 gpu: $(READY) ## play on this machine's GPUs what the book can only quote
 	@$(BIN)/python tests/gpu
 
+slurm: $(READY) ## a shell on the login node of a Slurm cluster, all of it in this computer
+	@$(BIN)/python -m allranks.cluster 4 --slurm
+
 outside: $(READY) ## run strangers' tests with our classes, on CLONES=DIR
 	@$(BIN)/python tests/outside "$(CLONES)"
 

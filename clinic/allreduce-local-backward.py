@@ -8,7 +8,7 @@ signature: gradient \S+ instead of
 guard: times the gradient of one process on the union
 
 You see: the loss is right, to the last digit, but training takes a different course
-than in one process. Statistics over all ranks (a mean, a normalisation, a loss over
+than in one process. Statistics over all ranks (a mean, a normalization, a loss over
 pairs) enter the forward pass through an all_reduce.
 
 Cause: each rank's loss depends on what all ranks put into the sum. So a rank's numbers

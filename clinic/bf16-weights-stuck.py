@@ -12,7 +12,7 @@ began. In the checkpoint, the weights of the norm layers are still exactly 1.0.
 
 Cause: the model was loaded or cast to bfloat16, and the optimizer steps on these
 weights. From 1.0 the next number down is 0.996 and the next up 1.008, so a step of
-0.0001 is rounded away, each time anew. Weights near zero have near neighbours and do
+0.0001 is rounded away, each time anew. Weights near zero have near neighbors and do
 move, which hides it.
 
 Cure: keep the weights in float32, and compute in bfloat16: by `torch.autocast`, or under

@@ -10,11 +10,11 @@ guard: value running_mean.* is not the same on all ranks
 You see: training is fine, but evaluation is worse than it should be, most of all if
 ranks have small batches or if each rank reads a different part of the data.
 
-Cause: each rank normalises with its own batch. Before the forward pass of each step DDP
+Cause: each rank normalizes with its own batch. Before the forward pass of each step DDP
 overwrites the running statistics of all ranks with rank 0's, so what the others
 collected is lost.
 
-Cure: on GPUs use `SyncBatchNorm`, which also normalises with all ranks' samples. Or
+Cure: on GPUs use `SyncBatchNorm`, which also normalizes with all ranks' samples. Or
 keep the ranks' statistics apart and average them before saving, as here. GroupNorm and
 LayerNorm have no running statistics. (In older versions of torch the argument is
 `broadcast_buffers`.)

@@ -15,7 +15,7 @@ gradient is cut down while one with a short gradient is not, so the mean turns t
 the short one. This happens where gradients are reduced by hand, or where clipping
 stands inside `no_sync`.
 
-Cure: reduce, then clip. Under DDP, `backward` of the synchronised pass has reduced when
+Cure: reduce, then clip. Under DDP, `backward` of the synchronized pass has reduced when
 it returns.
 
 Next time: log the norm before clipping: after the reduction it is the same on all

@@ -7,19 +7,21 @@ chapter: ch6_model_parallel
 signature: RuntimeError: aten\._foreach_norm\.Scalar got mixed torch\.Tensor and DTensor
 
 You see: `aten._foreach_norm.Scalar got mixed torch.Tensor and DTensor` from
-`clip_grad_norm_`; without clipping, a similar line from the optimizer, whose steps are
-`foreach` on GPUs unless told otherwise. On the CPU it would train without any message.
+`clip_grad_norm_`. Without clipping, the optimizer fails in the same way on a GPU, where
+it updates all parameters in one `foreach` call. On a CPU, the optimizer steps without
+any message.
 
-Cause: the norm of all gradients is computed in one call for the whole list. Some
-parameters are DTensors, because their block was sharded, and some are not: a norm, an
-embedding, a head outside of every unit.
+Cause: `clip_grad_norm_` computes the norms of all gradients in one call, and this call
+can't mix both kinds of tensors. Some parameters are DTensors, because you sharded their
+block. Others are plain tensors, because they are outside of every unit: often a norm
+layer, an embedding or the head.
 
-Cure: call `fully_shard` on the root too: it takes what remains, so that all parameters
-are DTensors of one mesh. Under tensor parallelism, distribute the norm layers as
-`Replicate()`.
+Cure: call `fully_shard` on the root, too. The root takes all parameters that remain, so
+that all of them are DTensors of one mesh. Under tensor parallelism, distribute the norm
+layers as `Replicate()`, a whole copy on each rank.
 
-Next time: list the parameters that are not DTensors. They are also not averaged over
-the ranks, which is worse than the message.
+Next time: list the parameters that are not DTensors. FSDP doesn't average their
+gradients over the ranks either, which is worse than the message.
 
 Links: https://github.com/meta-pytorch/torchtune/issues/2420 (clipping fails with tensor parallelism)
 https://github.com/huggingface/accelerate/pull/4219 (plain tensors and DTensors clipped apart)

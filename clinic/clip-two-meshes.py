@@ -7,18 +7,22 @@ chapter: ch6_model_parallel
 signature: RuntimeError: All operands in aten\.stack\.default must have the same mesh
 
 You see: `All operands in aten.stack.default must have the same mesh` from
-`clip_grad_norm_`, when some layers are parallel in one way and some in another.
+`clip_grad_norm_`, when some parameters are on one mesh and some on another.
 
-Cause: the norms of the parameters are stacked, and then their norm is taken. Each is a
-DTensor on its parameter's mesh, and torch does not combine DTensors of two meshes, not
-even when they are slices of one.
+Cause: `clip_grad_norm_` computes the norm of each gradient, stacks these norms, and
+computes the norm of the stack. Each of the norms is a DTensor on the mesh of its
+parameter. But torch doesn't combine DTensors of two meshes, not even if both are slices
+of one larger mesh.
 
-Cure: use one mesh with all axes for all parameters, and `Replicate()` along the axes
-that do not cut a parameter. Or clip the two groups with one norm: take `get_total_norm`
-of each, convert both to plain numbers, combine them, and call `clip_grads_with_norm_`.
+Cure: put every parameter on the full mesh. Use `Shard` on the axis that cuts the
+parameter, and `Replicate()` on the other axes. Or keep both meshes, and clip both
+groups of parameters with one norm. Call `get_total_norm` for the gradients of each
+group, turn both norms into plain tensors with `full_tensor()`, and take the root of the
+sum of their squares. Then pass this norm to `clip_grads_with_norm_`, once for each
+group.
 
-Next time: collect `{getattr(p, "device_mesh", None) for p in model.parameters()}`. It
-should hold one mesh; `None` stands for plain parameters.
+Next time: print `{getattr(p, "device_mesh", None) for p in model.parameters()}`. It
+should hold one mesh. `None` stands for plain parameters.
 
 Links: https://github.com/pytorch/pytorch/issues/180346 (clipping with two meshes, and why it fails)
 https://github.com/pytorch/pytorch/pull/180501 (an attempt to mend it in torch)

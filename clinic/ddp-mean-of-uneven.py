@@ -21,7 +21,7 @@ Next time: count what the loss averages over (tokens, not sentences), and all_re
 smallest and the largest count. If they differ, the mean is wrong.
 
 Links: https://github.com/huggingface/transformers/issues/34242 (tokens are averaged per device, not over all)
-https://github.com/pytorch/torchtitan/pull/2206 (normalises by the valid tokens of all ranks)
+https://github.com/pytorch/torchtitan/pull/2206 (normalizes by the valid tokens of all ranks)
 """
 
 # %% given

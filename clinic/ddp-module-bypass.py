@@ -20,7 +20,7 @@ with an argument that says which part to run.
 Next time: compare a parameter's checksum on all ranks after a step: they must be equal
 to the last bit.
 
-Links: https://github.com/pytorch/pytorch/pull/20282 (a test fixes that calling ddp.module does not synchronise)
+Links: https://github.com/pytorch/pytorch/pull/20282 (a test fixes that calling ddp.module does not synchronize)
 """
 
 # %% given

@@ -12,7 +12,7 @@ it stay noisy, while the trained model is good. With a lower decay it works.
 
 Cause: the average was copied from a model in bfloat16 or float16. With a decay of 0.999
 each step adds a thousandth of the difference, which is less than half the gap between
-two neighbours, so it is rounded away. The copy stays at the weights it began with.
+two neighbors, so it is rounded away. The copy stays at the weights it began with.
 
 Cure: keep the average in float32, and cast it when you use it. The master weights of
 mixed precision are the right source.

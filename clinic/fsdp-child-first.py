@@ -6,17 +6,17 @@ runs on: 2 ranks
 chapter: ch12_fsdp
 signature: RuntimeError: FSDP state has already been lazily initialized for 0
 
-You see: `FSDP state has already been lazily initialized for 0`, with the hint that the
-root must run first, in a forward that worked before sharding.
+You see: `FSDP state has already been lazily initialized for 0`, though the forward
+worked before you sharded the model. The message adds that the root must run first.
 
-Cause: the first forward decides which unit is the root: it is the one that runs first.
-So a warm-up, a shape check or feature extraction that calls a block turns that block
-into a root of its own, and when the model runs, it is too late.
+Cause: the first forward decides which unit is the root: the unit that runs first. So a
+warm-up, a shape check or feature extraction that calls a block turns this block into a
+root of its own. When the whole model runs later, it can no longer become the root.
 
-Cure: call the whole model first, before any of its blocks.
+Cure: call the whole model once before you call any of its blocks.
 
-Next time: the message names the block (`0` here). Search for what calls it before the
-training loop.
+Next time: read the block's name in the message (`0` here). Then search for the code
+that calls this block before the training loop.
 
 Links: https://github.com/pytorch/pytorch/pull/117881 (the root is the module whose forward runs first)
 """

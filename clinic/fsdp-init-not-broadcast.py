@@ -22,7 +22,7 @@ broadcast_from_rank0=True))`.
 Next time: before sharding, compare a checksum of the parameters on all ranks.
 
 Links: https://github.com/pytorch/torchtitan/issues/1777 (request: broadcast in FSDP2, as DDP and FSDP1 do)
-https://github.com/pytorch/torchtitan/issues/670 (no flag: users synchronise by hand)
+https://github.com/pytorch/torchtitan/issues/670 (no flag: users synchronize by hand)
 """
 
 # %% given

@@ -7,18 +7,20 @@ chapter: ch12_fsdp
 signature: RuntimeError: FSDP parameters should be materialized from meta device before training
 
 You see: `FSDP parameters should be materialized from meta device`, with a list of
-names, at the first forward. From other code: `Cannot copy out of meta tensor; no data!`
+names, at the first forward. Other code says `Cannot copy out of meta tensor; no data!`
 
-Cause: a model built on the meta device has shapes but no memory, which lets each rank
-shard a model that would not fit. Since then nothing has given the shards memory and
-values.
+Cause: a model built on the meta device has shapes but no memory. This lets each rank
+shard a model that wouldn't fit on it as a whole. Nothing has given the shards memory or
+values yet.
 
-Cure: after sharding, `model.to_empty(device=...)` for memory, and then values: load a
-checkpoint or call `reset_parameters()` of each module. `to_empty` alone leaves whatever
-was in memory, without any error. It empties buffers too: those that no checkpoint holds
-(`persistent=False`, such as rotary tables) have to be computed again.
+Cure: after sharding, call `model.to_empty(device=...)` to give the shards memory. Then
+give them values: load a checkpoint, or call `reset_parameters()` on each module. Don't
+stop after `to_empty`, or the model trains with whatever was in memory, without any
+error. `to_empty` empties buffers, too. If a buffer is in no checkpoint
+(`persistent=False`, such as rotary tables), compute it again.
 
-Next time: check `p.is_meta` after loading; the names that remain were in no checkpoint.
+Next time: before the first forward, list the parameters with `p.is_meta`. Neither
+`to_empty` nor a checkpoint has given them memory.
 
 Links: https://github.com/pytorch/pytorch/pull/120351 (the intended steps from the meta device)
 https://github.com/pytorch/torchtitan/issues/1058 (the shorter message, with fully_shard on another library's model)

@@ -7,17 +7,20 @@ chapter: ch12_fsdp
 signature: AssertionError: FSDP expects uniform original parameter dtype but got \{torch\.\w+, torch\.\w+\}
 
 You see: `FSDP expects uniform original parameter dtype`, at the first forward. The
-older FSDP says `Must flatten tensors with uniform dtype`, already when wrapping.
+older FSDP says `Must flatten tensors with uniform dtype`, as soon as you wrap the
+model.
 
-Cause: the gradients of a unit are sent in one buffer, which has one dtype. If a base
-model trains in bfloat16, its adapters or norms in float32 do not fit into the buffer.
-(With FSDP2 a frozen base may have another dtype, because it has no gradients.)
+Cause: FSDP sends the gradients of a unit in one buffer, and a buffer has one dtype. If
+a base model trains in bfloat16, its adapters or norm layers in float32 don't fit into
+this buffer. (With FSDP2, a frozen base may have a different dtype, because it has no
+gradients.)
 
-Cure: use one dtype for all parameters that train (float32, with `MixedPrecisionPolicy`
-for the computation), or give each dtype a unit of its own.
+Cure: use one dtype for all parameters that train. Choose float32, and let
+`MixedPrecisionPolicy` set the dtype of the computation. Or give each dtype a unit of
+its own.
 
-Next time: print `Counter(p.dtype for p in model.parameters())` before sharding. The odd
-ones are usually adapters and freshly added heads.
+Next time: print `Counter(p.dtype for p in model.parameters())` before sharding. The
+parameters with the rarer dtype are usually adapters and newly added heads.
 
 Links: https://github.com/huggingface/trl/issues/1723 (bfloat16 and float32 in one FSDP unit)
 https://github.com/axolotl-ai-cloud/axolotl/issues/1494 (the same with quantized LoRA)

@@ -6,17 +6,17 @@ runs on: 2 ranks
 chapter: ch12_fsdp
 signature: ValueError: fully_shard does not support containers that do not implement forward: ModuleList
 
-You see: `fully_shard does not support containers that do not implement forward`, and
-the printed container.
+You see: `fully_shard does not support containers that do not implement forward`,
+followed by the container.
 
-Cause: a unit gathers its weights before its `forward` and drops them after it. A
-`ModuleList` or `ModuleDict` is never called, only its members are, so that moment never
-comes.
+Cause: a unit gathers its weights just before its `forward`, and drops them after it.
+But a `ModuleList` or `ModuleDict` is never called. Your code calls only its members, so
+the moment to gather never comes.
 
-Cure: shard the members, each as a unit, and then the model.
+Cure: shard each member as a unit of its own, and then shard the model.
 
 Next time: look for the module that is called as a whole and appears many times, such as
-the transformer block: that is the unit you want.
+the transformer block. Make this module your unit.
 
 Links: https://github.com/pytorch/pytorch/issues/167856 (the check refuses containers, even those with a forward)
 """

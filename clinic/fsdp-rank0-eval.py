@@ -6,25 +6,28 @@ runs on: 2 ranks
 chapter: ch12_fsdp
 signature: rank 1 waits in `loss\.backward\(\)`
 
-You see: no message. Rank 0 prints its validation, with a correct loss, and the job hangs
-in the next training step: rank 0 in the forward, the others in `backward()`. No stack
-is in the validation. If the whole model is one unit, all steps run, and rank 0 hangs in
-its last validation.
+You see: no message. Rank 0 prints its validation, with a correct loss. Then the job
+hangs in the next training step: rank 0 in the forward, the other ranks in `backward()`.
+A stack dump shows no rank in the validation.
 
 Cause: `model.eval()` sends nothing, but each forward of a sharded model gathers weights
-from all ranks, also under `no_grad`. The others don't evaluate. They begin the next
-step, and the gathers of their forward answer those of rank 0's validation, because both
-gather the same units in the same order. So rank 0 is a forward behind. Its next forward
-pairs with their backward, which gathers the units in reverse: rank 0 gets a matrix whose
-rows belong to two layers. Then the others reduce gradients, while rank 0 still gathers,
-and all wait.
+from all ranks, even under `no_grad`. The other ranks don't evaluate. They begin the
+next step, and the all-gathers of their forward get matched with rank 0's validation,
+because both gather the same units in the same order. From then on, rank 0 is one
+forward pass behind. Its next forward gets matched with the other ranks' backward, which
+gathers the units in reverse order, so rank 0 even computes with the rows of two layers
+in one matrix. At last, rank 0's gather meets the other ranks' reduce-scatter, and all
+ranks wait. If the whole model is one unit, all training steps run, and rank 0 hangs in
+its last validation.
 
-Cure: all ranks evaluate, each on its share or all on the same batch, and rank 0 prints.
-Or all ranks call `get_model_state_dict` with `full_state_dict=True`, and rank 0 loads
-what it returns into a model that is not sharded, and evaluates that one alone.
+Cure: let all ranks evaluate, each on its share of the data or all on the same batch,
+and let rank 0 print. Or evaluate a whole copy on rank 0. For this, call
+`get_model_state_dict` with `full_state_dict=True` on all ranks. On rank 0, load what it
+returns into a model that is not sharded, and evaluate this model.
 
-Next time: count the forwards of each rank, those under `no_grad` included. If rank 0
-makes more of them than the others, look for the `if` above the extra ones.
+Next time: count the forward passes of each rank, including those under `no_grad`. If
+rank 0 makes more of them than the other ranks, look for the `if` above the extra
+passes.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)
 """

@@ -6,23 +6,23 @@ runs on: 2 ranks
 chapter: ch12_fsdp
 signature: rank 0 waits in `loss = model\(
 
-You see: no message. The job hangs at the first validation, or at a generated sample for
-the log, and ends after the group's timeout. If the others go on training, NCCL's
-watchdogs name two collectives with one `SeqNum`: an all-gather here, a reduce-scatter
-there.
+You see: no message. The job hangs at the first validation, or when rank 0 generates a
+sample to log, and ends after the group's timeout. If the other ranks go on training,
+the timeout messages of NCCL's watchdog show two different collectives with the same
+number (`SeqNum`): an all-gather on rank 0, and a reduce-scatter on the other ranks.
 
 Cause: every forward of a sharded model gathers its weights from all ranks. With DDP,
-rank 0 has a whole copy and may evaluate alone, but here it waits for ranks that are
-elsewhere. If they go on to train, their next gathers pair with rank 0's, and only a
-later collective does not fit, so the hang is not at the `if`: see
-{ref}`clinic-fsdp-rank0-eval`.
+rank 0 has a whole copy of the model and may evaluate alone. Here, rank 0 waits for
+ranks that run other code. If these ranks go on to train, their next gathers get matched
+with rank 0's. The job then hangs later, at the first collective that doesn't match, and
+not at the `if`: see {ref}`clinic-fsdp-rank0-eval`.
 
-Cure: all ranks run the forward, on a share of the data or on the same batch; rank 0
-alone prints. A rank that has no data needs a dummy batch.
+Cure: let all ranks run the forward, on their shares of the data or on the same batch,
+and let only rank 0 print. If a rank has no data, give it a dummy batch.
 
-Next time: dump a stack of each rank, and look for one inside your validation while the
-others have finished or are elsewhere. Above it is the `if` that the others did not
-pass.
+Next time: dump a stack of each rank. Look for a rank that is inside your validation
+while the other ranks have finished or run other code. In its stack, find the `if` that
+the other ranks did not pass.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)
 """

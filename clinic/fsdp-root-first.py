@@ -7,18 +7,19 @@ chapter: ch12_fsdp
 signature: TypeError: Invariant encountered: value was None when it should not be
 
 You see: `Invariant encountered: value was None when it should not be` from the second
-call of `fully_shard`; with a mesh whose axes have names, `Cannot concatenate
-overlapping meshes`. Neither text mentions the order.
+call of `fully_shard`. If the axes of your mesh have names, you see `Cannot concatenate
+overlapping meshes` instead. Neither message mentions the order.
 
 Cause: each `fully_shard` makes a unit of those parameters of its module that no unit
-has yet. The root, called first, takes all of them and turns them into DTensors. The
-call for a block takes a DTensor for a tensor-parallel one, and fails to join the two
-meshes.
+has yet. Here the root comes first, so it takes all parameters and turns them into
+DTensors. The block's call then mistakes these DTensors for tensor-parallel ones. It
+tries to join their mesh with its own, and fails.
 
-Cure: shard from the inside out: the blocks first, the root last, for what remains.
+Cure: shard from the inside out. Call `fully_shard` on the blocks first, and on the root
+last. The root takes what remains.
 
-Next time: look at the order of the calls. `fully_shard` over `model.modules()` goes
-from the root downwards: use a list of the blocks instead.
+Next time: look at the order of the calls. A loop over `model.modules()` begins with the
+root, so loop over a list of the blocks instead.
 
 Links: https://github.com/pytorch/pytorch/pull/117881 (fully_shard has to be applied bottom-up)
 """

@@ -7,17 +7,17 @@ chapter: ch12_fsdp
 signature: AssertionError: Each distinct composable distributed API can only be applied to a module once
 
 You see: `Each distinct composable distributed API can only be applied to a module
-once`. Often in a notebook, when a cell is run again.
+once`, often in a notebook, when you run a cell again.
 
 Cause: `fully_shard` works in place: it changes the module's class and cuts its
-parameters. There is no wrapper to throw away, so there is no way back. A layer that is
-used in two places is also met twice.
+parameters. There is no wrapper that you could throw away, so there is no way back. If
+your loop reaches a shared layer twice, it shards it twice.
 
-Cure: build the model in the same cell, or function, that shards it. For shared layers
-keep a set of those that are already sharded.
+Cure: build the model in the same cell, or function, that shards it. If layers are
+shared, keep a set of the layers that you have sharded, and skip them.
 
-Next time: the message prints the module: `FSDP…` before its class name says that it had
-been sharded already.
+Next time: read the module's class name in the message. If it begins with `FSDP`, the
+module was sharded already.
 
 Links: https://github.com/pytorch/pytorch/pull/118525 (fully_shard changes the module's class in place)
 """

@@ -10,13 +10,14 @@ You see: `FSDP needs a non-CPU accelerator device` on a laptop or in CI, with co
 runs on GPUs.
 
 Cause: `FullyShardedDataParallel` picks the current accelerator as the device to compute
-on, and does not fall back on the CPU.
+on. If there is none, it doesn't fall back to the CPU.
 
-Cure: name the device, `device_id=torch.device("cpu")`. Or use its successor:
-`fully_shard(model)` accepts the CPU and gloo as they are.
+Cure: name the device: pass `device_id=torch.device("cpu")`. Or use its successor,
+`fully_shard(model)`. It works on a CPU with gloo, PyTorch's CPU backend, without any
+setting.
 
-Next time: on a machine with GPUs the line means that this torch was built for the CPU.
-Print `torch.version.cuda`: it is `None`.
+Next time: if you see the message on a machine with GPUs, your torch was built for the
+CPU. Print `torch.version.cuda`: it is `None` then.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/21778 (the message, with FSDP on a CPU)
 """

@@ -8,22 +8,22 @@ signature: ValueError: Must flatten tensors with uniform `requires_grad`
 
 You see: "Must flatten tensors with uniform `requires_grad` when
 `use_orig_params=False`" while `FullyShardedDataParallel` wraps a model with frozen
-layers or LoRA adapters. In torch 2.0 it read "`FlatParameter` requires uniform
-`requires_grad`".
+layers or LoRA adapters.
 
-Cause: the older FSDP joins all parameters of a wrapped module into one flat tensor,
-and a tensor needs a gradient as a whole or not at all.
+Cause: the older FSDP joins all parameters of a wrapped module into one flat tensor. A
+tensor needs a gradient as a whole or not at all, so frozen parameters and parameters
+that train can't share it.
 
-Cure: `use_orig_params=True` keeps the parameters, and their `requires_grad`, apart. The
-gradient of the whole flat tensor still takes memory until it is reduced, so wrap frozen
-layers separately where you can. The successor, `fully_shard`, shards each parameter on
-its own, so a mixture does no harm.
+Cure: pass `use_orig_params=True`, which keeps the parameters, and their
+`requires_grad`, apart. The gradient of the whole flat tensor still takes memory until
+it is reduced, so wrap frozen layers separately where you can. Or use the successor,
+`fully_shard`. It shards each parameter on its own, so you can mix both kinds.
 
-Next time: list `{p.requires_grad for p in module.parameters()}` for each module that
-the wrapping policy chooses: two values in one set are the ones it stumbles over.
+Next time: print `{p.requires_grad for p in module.parameters()}` for each module that
+the wrapping policy chooses. A module with both values is the culprit.
 
 Links: https://github.com/huggingface/peft/issues/1702 (LoRA with FSDP, torch 2.2)
-https://github.com/pytorch/pytorch/issues/104690 (the older words, with adapters in each layer)
+https://github.com/pytorch/pytorch/issues/104690 (torch 2.0 says: FlatParameter requires uniform requires_grad)
 https://github.com/pytorch/pytorch/issues/91167 (what use_orig_params does with frozen parameters)
 """
 

@@ -11,7 +11,7 @@ You see: after the average all ranks have the same weights, but they do not pred
 same. What is evaluated or saved is rank 0's model, with statistics of rank 0's data only.
 
 Cause: the average goes through `model.parameters()`. The running mean and variance of a
-batch normalisation are buffers, and these keep what the rank's own steps made of them.
+batch normalization are buffers, and these keep what the rank's own steps made of them.
 DDP sends buffers to all ranks, but in local SGD there is no DDP in the inner steps.
 
 Cure: average the buffers of floating-point type, too, whenever weights are averaged. A

@@ -6,17 +6,17 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: RuntimeError: Mesh should not be bigger than default world size 2, but found 4 ranks!
 
-You see: `Mesh should not be bigger than default world size`, at the start, when a
-configuration for a larger machine runs on a small one.
+You see: `Mesh should not be bigger than default world size`, at the start, when you run
+a configuration for a larger machine on a small one.
 
 Cause: the axes of a mesh multiply: 2 x 2 needs four ranks. A mesh that is too small is
-accepted silently: the ranks left over are not part of it, and fail or hang later.
+accepted silently. The ranks left over are not part of it, and they fail or hang later.
 
-Cure: fix the axes that the model demands, and compute the remaining one from the world
-size. Check that the product is right in both directions.
+Cure: fix the axes that the model demands, and compute the remaining axis from the world
+size. Check that the product of all axes equals the world size: not more, not less.
 
 Next time: print `mesh` and `dist.get_world_size()`. A wrong world size often comes from
-the launcher: `--nproc-per-node`, `--nnodes`.
+the launcher's `--nproc-per-node` or `--nnodes`.
 
 Links: https://github.com/pytorch/pytorch/issues/111452 (a 2-D mesh larger than the world)
 """

@@ -6,20 +6,21 @@ runs on: 2 ranks
 chapter: ch12_fsdp
 signature: RuntimeError: aten\.addmm\.default got mixed torch\.Tensor and DTensor
 
-You see: `got mixed torch.Tensor and DTensor` from some ordinary operator, often
+You see: `got mixed torch.Tensor and DTensor` from an ordinary operator, often
 `aten.embedding`, `aten.mm` or `aten.addmm`, in `generate()` or another method of yours.
 
-Cause: between steps the parameters are DTensors, of which each rank holds a shard, and
-`fully_shard` gathers them in hooks around `forward`. A call that bypasses the hooks
-(another method, `model.forward(x)`, a loss that uses a weight directly) finds the
-shards. Under tensor parallelism the plain tensor is often a mask or a buffer that was
-not distributed.
+Cause: between steps, the parameters are DTensors, and each rank holds only a shard of
+each. `fully_shard` gathers the shards in hooks around `forward`. Some calls bypass
+these hooks: another method, `model.forward(x)`, or a loss that uses a weight directly.
+Such a call finds the shards. Under tensor parallelism, the plain tensor is often a mask
+or a buffer that was not distributed.
 
-Cure: `register_fsdp_forward_method(model, "score")` puts the same hooks around a
-method. For a plain tensor among DTensors: `distribute_tensor(t, mesh, [Replicate()])`.
+Cure: call `register_fsdp_forward_method(model, "score")`, which puts the same hooks
+around the method `score`. If a mask or a buffer is the plain tensor, distribute it:
+`distribute_tensor(t, mesh, [Replicate()])`.
 
-Next time: the operator in the message points to the layer. Print `type(p)` of its
-weight and of its input: one of them is the plain tensor.
+Next time: find the layer by the operator in the message. Print `type` of its weight and
+of its input: one of the two is the plain tensor.
 
 Links: https://github.com/pytorch/pytorch/pull/125394 (hooks for methods such as generate; why they are needed)
 https://github.com/pytorch/pytorch/issues/156535 (the message from an embedding under FSDP2)

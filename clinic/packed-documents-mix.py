@@ -8,8 +8,8 @@ signature: document 1 differs by \S+ from itself alone
 beyond: All ranks make the same mistake. To see it, compare a document in a packed row with the same document alone.
 
 You see: nothing. The loss falls, often faster than without packing, since a document
-can copy from the one before it. What a document means depends on its neighbours in the
-row, and the neighbours change with each epoch.
+can copy from the one before it. What a document means depends on its neighbors in the
+row, and the neighbors change with each epoch.
 
 Cause: a causal mask hides the future, not other documents. A separator such as EOS
 hides nothing, and positions that begin again at 0 don't either. Some kernels and

@@ -1,4 +1,4 @@
-r"""One pipeline stage takes fewer steps, and its neighbour hangs.
+r"""One pipeline stage takes fewer steps, and its neighbor hangs.
 
 class: pipeline
 symptom: hang
@@ -6,7 +6,7 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `schedule\.step
 
-You see: no message. One stage has left the loop, and its neighbour waits for
+You see: no message. One stage has left the loop, and its neighbor waits for
 activations or gradients in `_wait_batch_p2p`.
 
 Cause: only the first stage needs inputs and only the last one targets, so the ranks'
@@ -18,7 +18,7 @@ all_reduce, as in the diff. If one stage decides during the loop (a `break` on t
 loss), it must broadcast its decision in every step, before the others call
 `schedule.step`.
 
-Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left.
+Next time: `py-spy dump`: the ranks that wait are the neighbors of the one that left.
 On NCCL a wait does not stop Python, so they may stand in a later line, at the next
 `.item()`; the flight recorder shows the `send` or `recv` that no rank answered.
 

@@ -9,17 +9,19 @@ signature: RuntimeError: a and b must have same reduction dim, but got \[2, 6\] 
 You see: `a and b must have same reduction dim`, with a size that is not in your
 configuration, and a different size on the last rank.
 
-Cause: five features are cut into three and two. `ColwiseParallel` hands its part on as
-a plain tensor, which does not record the size of the whole. So `RowwiseParallel` takes
-the part to be one of W equal ones: 2 x 3 = 6 on rank 0, 2 x 2 = 4 on rank 1.
+Cause: five features are cut into three on rank 0 and two on rank 1. `ColwiseParallel`
+cuts a layer's outputs, and hands each rank's part on as a plain tensor, which does not
+record the size of the whole. `RowwiseParallel` cuts the next layer's inputs. It takes
+the part to be one of W equal parts (W ranks), so it computes 2 x 3 = 6 features on rank
+0, and 2 x 2 = 4 on rank 1.
 
-Cure: choose the number of ranks by the model: one that divides its heads, its key and
-value heads, its hidden sizes and its vocabulary. A trained model cannot change its
-heads, and 40 of them can be cut 2, 4, 5, 8 ways, but never 16. Only in a model of your
-own can you choose the size, as below; a vocabulary can be padded.
+Cure: choose a number of ranks that divides the model's heads, its key and value heads,
+its hidden sizes and its vocabulary. You can't change the heads of a trained model: 40
+heads can be split over 2, 4, 5 or 8 ranks, but never over 16. You can pad a vocabulary.
+In a model of your own, you can also choose the sizes, as below.
 
-Next time: divide the size in the message by the number of ranks: that is the rank's
-part. If it is not the same on all ranks, the cut was uneven.
+Next time: divide the size in the message by the number of ranks: this gives the rank's
+part. If the part is not the same on all ranks, the cut was uneven.
 
 Links: https://github.com/pytorch/pytorch/issues/150336 (why five features fail, and the six)
 https://github.com/pytorch/pytorch/issues/141335 (sixteen features on six ranks)

@@ -6,17 +6,18 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: RuntimeError: The size of tensor a \(2\) must match the size of tensor b \(4\)
 
-You see: `The size of tensor a … must match the size of tensor b`, and the two differ by
-the factor W.
+You see: `The size of tensor a … must match the size of tensor b`, and the two sizes
+differ by a factor of W, the number of ranks.
 
-Cause: between `ColwiseParallel` and `RowwiseParallel` each rank has a part of the
+Cause: between `ColwiseParallel` and `RowwiseParallel`, each rank has only a part of the
 features. A separate scale, norm or bias that sits there is not in the plan, so it still
-covers all of them.
+covers all features.
 
-Cure: shard that parameter along the same axis. With `use_local_output=False` the
-activations stay DTensors, and torch itself makes both fit.
+Cure: shard this parameter along the features, too. And pass `use_local_output=False` to
+`ColwiseParallel`, as in the fix below. The activations then stay DTensors, and torch
+works out the shapes.
 
-Next time: print name, type and shape of all parameters after `parallelize_module`: a
+Next time: print name, type and shape of all parameters after `parallelize_module`. A
 parameter that is not a DTensor must sit where the activations are whole.
 
 Links: https://github.com/ModelTC/LightX2V/pull/1453 (a whole bias beside a sharded weight)

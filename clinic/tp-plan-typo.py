@@ -7,15 +7,16 @@ chapter: ch6_model_parallel
 signature: AssertionError: 0 of 4 parameters are sharded
 beyond: The result is right. A layer that no rank shards only costs memory, and torch warns about it.
 
-You see: a warning that a plan key `could not be resolved`, in newer versions; nothing
-in older ones. Results are right. Memory per GPU does not fall: each rank computes
-everything.
+You see: a warning that a plan key `could not be resolved` (older versions print
+nothing). The results are right, but the memory per GPU does not fall, because each rank
+computes everything.
 
-Cause: a plan is a dict of module names, and a name that matches nothing is skipped. A
-wrapper (`torch.compile`, a checkpoint wrapper) that renamed a layer does the same.
+Cause: a plan is a dict of module names, and a name that matches nothing is skipped. If
+a wrapper (`torch.compile`, a checkpoint wrapper) renamed a layer, its old name matches
+nothing, either.
 
-Cure: use the names of `model.named_modules()`; `*` stands for one part of a name. Then
-make sure that the layers you meant are DTensors.
+Cure: take the names from `model.named_modules()`. In a key, `*` stands for one part of
+a name. Then check that the parameters of the layers that you meant are DTensors.
 
 Next time: count the DTensors among `model.parameters()` right after
 `parallelize_module`.

@@ -6,21 +6,22 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: RuntimeError: shape '\[1, 2, 4, 2\]' is invalid for input of size 8
 
-You see: `shape '[…]' is invalid for input of size …` in attention, and the size is W
-times too small. If the view has its -1 in another place there is no error, but wrong
-shapes further on.
+You see: `shape '[…]' is invalid for input of size …` in attention, and the size is too
+small by a factor of W, the number of ranks. If the view has its -1 in another place,
+there is no error here, but the shapes are wrong further on.
 
 Cause: `ColwiseParallel` cuts the projection's output features. Its output is a plain
-tensor, this rank's part, with the heads of this rank only. The model's `view` names
+tensor, this rank's part, with the heads of this rank only. But the model's `view` uses
 the number of heads from the configuration.
 
-Cure: let `view` infer the number of heads: `view(batch, time, -1, head_dim)`. The size
-of a head does not change. (`use_local_output=False` keeps a DTensor, which knows the
-whole shape.) This works for no more ranks than there are heads: with 8 heads for keys
-and values, 16 ranks hold half a head each, and this view fails as well.
+Cure: let `view` infer the number of heads: write `view(batch, time, -1, head_dim)`. The
+size of a head does not change. This works only if there are at least as many heads as
+ranks: with 8 heads for keys and values, 16 ranks hold half a head each, and this view
+fails as well. (Or pass `use_local_output=False`, which keeps a DTensor: it knows the
+whole shape.)
 
-Next time: print the shape after each parallelized layer. Any size from the
-configuration that is used on a sharded axis is wrong by the factor W.
+Next time: print the shape after each parallelized layer. If your code uses a size from
+the configuration on a sharded dimension, the size is wrong by a factor of W.
 
 Links: https://github.com/pytorch/torchtitan/issues/932 (16 ranks, 8 key heads: the view fails with -1 too)
 https://github.com/huggingface/transformers/pull/45109 (T5's view with a fixed number of heads)

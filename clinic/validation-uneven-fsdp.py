@@ -7,19 +7,20 @@ chapter: ch12_fsdp
 signature: rank 0 waits in `total \+= model\(
 
 You see: no message. Training runs, and the job hangs in the first validation or soon
-after it. Under NCCL the watchdogs name two calls with one `SeqNum`: the all-gather of a
-forward on the rank that still has a batch, an all-reduce (the mean of the loss) on the
-others.
+after it. The timeout messages of NCCL's watchdog show two different collectives with
+the same number (`SeqNum`): the all-gather of a forward on the rank that still has a
+batch, and an all-reduce (the mean of the loss) on the other ranks.
 
-Cause: each forward of a sharded model gathers weights from all ranks, also under
-`no_grad`, so all ranks have to make the same number. Training takes a fixed number of
-steps, but validation goes on until a stream is empty, and packed or filtered samples
-give the ranks different numbers of batches.
+Cause: each forward of a sharded model gathers weights from all ranks, even under
+`no_grad`, so all ranks must run the same number of forward passes. Training takes a
+fixed number of steps. But validation goes on until a stream is empty, and packed or
+filtered samples give the ranks different numbers of batches.
 
-Cure: take a fixed number of batches on all ranks. Or agree before each batch: an
-all-reduce (MIN) of "I have a batch", and all stop when the first is out. To lose
-nothing, let a rank without data run a dummy batch whose loss it does not count. DDP's
-`join()` does not exist for FSDP.
+Cure: run the same number of batches on all ranks: the smallest number, as below. If you
+can't know the number beforehand, agree before each batch: all-reduce (MIN) a flag, 1 if
+you have a batch, and stop when it is 0. To lose no sample, let a rank without data run
+a dummy batch, and don't count its loss. (DDP has `join()` for this; FSDP has nothing
+like it.)
 
 Next time: print the number of validation batches of each rank before the loop.
 

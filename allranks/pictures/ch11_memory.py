@@ -33,7 +33,7 @@ def ways(output: str) -> Picture:
     title = claim(
         kept[torchs] < kept[some] < kept[everything]
         and took[everything] < took[some] < took[torchs] < took["ours"],
-        "A selective checkpoint keeps about half, and computes hardly anything again",
+        "A selective checkpoint keeps about half and recomputes hardly anything",
     )
     most = kept[everything]
 
@@ -103,7 +103,7 @@ def hidden() -> Picture:
     slow, fast = LINKS
     title = claim(
         shares[slow, 4096] < 0.5 < shares[slow, 16384] == shares[fast, 4096] == 1,
-        "The wider the model, the more of its activations leave without a wait",
+        "The wider the model, the more activations can be offloaded for free",
     )
     rows = [
         Row(f"{name}, width {dim:,}", [(part, "travels")], percent(part))
@@ -141,7 +141,7 @@ def pieces() -> Picture:
     left = [parts[-1] for parts in cut] + [GPU - sum(TAKEN)]
     title = claim(
         max(left) < ASKED <= sum(left),
-        f"{sum(left)} GB are free, and a tensor of {ASKED} GB finds no place",
+        f"{sum(left)} GB is free, but a tensor of {ASKED} GB does not fit",
     )
     whole = best_fit((GPU,), (*TENSORS, ASKED))
     first, second = TENSORS

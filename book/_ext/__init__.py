@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # tests and tools that do without Sphinx need not wait for it
 PAGES = ("html", "dirhtml")  # the builders whose pages have scripts
 PARTS = (
     "site.fresh",  # an edit of a style sheet or an extension rebuilds what it touches
-    "site.lexers",  # colours the ranks' output; highlights %%ranks cells as Python
+    "site.lexers",  # colors the ranks' output; highlights %%ranks cells as Python
     "site.mathml",  # formulas without a script
     "runs.run",  # {run}: a command and its recorded output
     "runs.bench",  # {bench}: a measured figure

@@ -97,7 +97,7 @@
   }, { passive: true });
 })();
 
-// Print in light colours and with everything unfolded, since paper is white and nobody
+// Print in light colors and with everything unfolded, since paper is white and nobody
 // can click on it.
 (() => {
   const page = document.documentElement.dataset;

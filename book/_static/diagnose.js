@@ -55,7 +55,7 @@
     return line;
   }
 
-  // Remove what only decorates a text: colours, entities, typographic quotes, frames.
+  // Remove what only decorates a text: colors, entities, typographic quotes, frames.
   function plain(text) {
     const lines = undecorated(text).split("\n");
     return lines.map((line) => (line.includes("\\n") ? unescaped(line) : line)).join("\n");
@@ -124,7 +124,7 @@
   const hitOf = (first, last, text, match, weak) =>
     ({ first, last, text, begin: match.index, end: match.index + match[0].length, weak });
 
-  // Match the lines from line to end, then with neighbours joined to them.
+  // Match the lines from line to end, then with neighbors joined to them.
   function attempt(log, expression, line, end) {
     if (line === end) {
       if (TYPED.test(bare(log.lines[line]))) return null;

@@ -198,7 +198,7 @@
       return { groups, sequence };
     }
 
-    // How much of the query's neighbouring words a document has as neighbours.
+    // How much of the query's neighboring words a document has as neighbors.
     closeness(pairs, doc) {
       if (!doc.pairs) {
         const text = [doc.title, doc.messages, doc.lead, doc.said].join(" . ");

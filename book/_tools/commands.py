@@ -17,7 +17,8 @@ from allranks.base.paths import ROOT
 from book._ext.runs import records, terminal
 
 TIMEOUT_S = 240  # on a machine that is busy, or has no instructions for bf16
-RANK = re.compile(r"\[rank (\d+)")
+NODE = re.compile(r"node(\d+)\| ")  # of allranks.cluster
+RANK = re.compile(r"(?:node\d+\| )?\[rank (\d+)")
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
 MACHINE = re.compile(
     rf"(?<![\w.])(?:{'|'.join(HOMES)})/|/site-packages/|\b0x[0-9a-f]{{6,}}"
@@ -83,6 +84,8 @@ def run(line: str, raw: bool = False) -> tuple[int, str]:
     """
     words, env, environ = shlex.split(line), {}, dict(os.environ)
     environ.pop("OMP_NUM_THREADS", None)  # the tests set it, a reader's shell does not
+    bin_ = os.path.dirname(sys.executable)  # a reader's environment is active
+    environ["PATH"] = f"{bin_}{os.pathsep}{environ['PATH']}"
     while "=" in words[0]:
         name, _, env[name] = words.pop(0).partition("=")
     if words[0] == "torchrun" and not raw:
@@ -137,18 +140,18 @@ def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def in_rank_order(output: str) -> str:
-    """Sort the lines by rank, if every line says which rank printed it."""
+    """Sort the lines by rank, or by node, if every line says which printed it."""
     lines = output.splitlines()
-    ranks = [RANK.match(line) for line in lines]
-    if all(ranks):
-        order = sorted(range(len(lines)), key=lambda i: int(ranks[i][1]))
-        lines = [lines[i] for i in order]
+    for who in RANK, NODE:
+        if all(names := [who.match(line) for line in lines]):
+            order = sorted(range(len(lines)), key=lambda i: int(names[i][1]))
+            return "\n".join(lines[i] for i in order)
     return "\n".join(lines)
 
 
 def machine_trace(text: str) -> str | None:
     """Return the first line with a path or a memory address of this machine, if any."""
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():  # without colours
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():  # without colors
         if MACHINE.search(line):
             return line.strip()
     return None

@@ -89,7 +89,7 @@ def canonical(nb: NotebookNode) -> str:
 
 
 def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Join neighbouring pieces of one stream, which timing cuts at random places."""
+    """Join neighboring pieces of one stream, which timing cuts at random places."""
     result = []
     for output in outputs:
         last = result[-1] if result else {}

@@ -18,6 +18,7 @@ LAYERS = {
     "guard": (),
     "doctor": (),
     "checkpoint": (),
+    "cluster": (),
     "vgpu": ("base",),
     "topics": (),
     "topics.links": (),

@@ -532,7 +532,7 @@ def test_a_case_shows_what_it_did_why_and_the_cure_as_a_diff(build):
     html, warnings = build(TELL, **WARD)
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
-    parts = ["A case with code", "silently wrong · run on 2 ranks", "You see."]
+    parts = ["A case with code", "silently wrong · we ran it on 2 ranks", "You see."]
     parts += ["Three wheels.", "AssertionError: 3", "Cause. One is lost."]
     parts += ["Cure. torchrun finds it."]
     parts += ["Shared setup", "x = 1", "-y = 3 +$ torchrun train.py +y = 4 same = x"]

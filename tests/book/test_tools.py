@@ -83,6 +83,10 @@ def test_lines_of_ranks_are_put_in_rank_order():
     mixed = "[rank 1/2] a\n[rank 0/2] b\n[rank 1/2] c"
     assert commands.in_rank_order(mixed) == "[rank 0/2] b\n[rank 1/2] a\n[rank 1/2] c"
     assert commands.in_rank_order("b\na") == "b\na"
+    mixed = "node1| [rank 2/4] c\nnode0| [rank 0/4] a"
+    lines = "node0| [rank 0/4] a\nnode1| [rank 2/4] c"
+    assert commands.in_rank_order(mixed) == lines
+    assert commands.in_rank_order("node1| b\nnode0| a") == "node0| a\nnode1| b"
 
 
 def test_a_page_is_run_in_a_folder_of_its_own(tmp_path):

@@ -104,9 +104,9 @@ def test_heads_are_divided_by_what_the_case_says():
     """The ways to divide attention heads that the case names are right."""
     says = prose("tp-indivisible", "Cure")
     heads, ways, never = re.search(
-        r"and (\d+) of them can be cut ([\d, ]+) ways, but never (\d+)", says
+        r"(\d+) heads can be split over ([\d, or]+) ranks, but never over (\d+)", says
     ).groups()
-    assert all(int(heads) % int(way) == 0 for way in ways.split(","))
+    assert all(int(heads) % int(way) == 0 for way in re.findall(r"\d+", ways))
     assert int(heads) % int(never)
 
 
@@ -200,7 +200,7 @@ def test_after_a_lone_evaluation_rank_0_mixes_two_layers():
 
 def test_one_unit_hangs_only_in_the_last_lone_evaluation():
     """Rank 0 keeps the only unit, so its next forward gathers nothing."""
-    assert "If the whole model is one unit" in prose(LONE.slug, "You see")
+    assert "If the whole model is one unit" in prose(LONE.slug, "Cause")
     one_unit = LONE.given.replace("fully_shard(nn.Linear(4, 4))", "nn.Linear(4, 4)")
     (zero, one), where = hang(one_unit)
     assert one == "2 steps done\n" and zero.startswith("step 0 validated")

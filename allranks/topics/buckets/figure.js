@@ -196,36 +196,35 @@ const fields = [
 ];
 
 // Where the parts of the drawing are, from top to bottom, in px; all as wide as the axis.
-const EDGE = 9, LANE = 40, COMPUTES = 22, SENDS = 150, AXIS = 216, CURVE_TOP = 266, TRACK = 348;
+const EDGE = 9, LANE = 40, COMPUTES = 22, SENDS = 150, AXIS = 216, CURVE_TOP = 264, TRACK = 360;
 const PALE = "color-mix(in srgb, var(--x-soft) 65%, transparent)"; // no rank's own: all do the same
-const small = { class: "x-small" }, left = { ...small, "text-anchor": "start" }, right = { ...small, "text-anchor": "end" };
-const wide = (words) => 6.9 * words.length + 4; // px of small letters, at most
+const left = { "text-anchor": "start" }, right = { "text-anchor": "end" };
+const wide = (words) => 7.4 * words.length + 4; // px of letters, at most
 const path = (d, look, more) => h("svg:path", { d, class: look, ...more });
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4px"; // words on a line
 const shade = (deep, hue = "") => ({ style: `${hue} --deep: ${deep}%` });
 
-// Draw a piece of work, gray in a depth, or hatched if it travels, from time a to b. Its
-// name is in it, or only its number, which may also stand in the gap behind it.
-function span([name, a, b], x, y, { deep, id, gap = 0, tip = name }) {
-  const from = x(a), width = Math.max(0.5, x(b) - from), short = /\d*$/.exec(name)[0];
-  const fits = (words, room) => words && wide(words) < room && words, key = (what) => ({ "data-id": id && what + id });
-  const inside = fits(name, width) || fits(short, width), words = inside || fits(short, gap);
-  const middle = inside ? from + width / 2 : from + width + wide(words || "") / 2, box = [from, y, width, LANE];
+// Draw a piece of work, gray in a depth, or hatched if it travels, from time a to b. The
+// longest of its names that fits stands in it.
+function span([name, a, b], x, y, { deep, id, names = [name], tip = name }) {
+  const from = x(a), width = Math.max(0.5, x(b) - from), key = (what) => ({ "data-id": id && what + id });
+  const words = names.find((one) => wide(one) < width), middle = from + width / 2, box = [from, y, width, LANE];
   return h("svg:g", {}, h("svg:title", {}, `${tip}: ${amount(a, "s")} to ${amount(b, "s")}`),
     deep ? rect(...box, { class: "x-box", rx: 0, ...shade(deep, "--hue: var(--x-soft);"), ...key("") })
       : hatched(...box, PALE, { rx: 0, ...key(""), "stroke-width": width < 8 ? 0.4 : 1 }), // edges of many are a blot
-    inside && !deep && rect(middle - wide(words) / 2, y + 11, wide(words), 18, { class: "x-plate", ...key("plate ") }),
-    words && text(middle, y + 25, words, { ...small, ...key("name ") }));
+    words && !deep && rect(middle - wide(words) / 2, y + 11, wide(words), 18, { class: "x-plate", ...key("plate ") }),
+    words && text(middle, y + 25, words, key("name ")));
 }
 
+// No block and no bucket has a number: they stand above each other, but are no pairs.
 const computing = ({ forward, layers }, x) => [["forward", 0, forward], ...layers.map(([name, , a, b]) => [name, a, b])]
-  .map((one, i) => span(one, x, COMPUTES, { deep: i ? 32 : 12, id: `does ${one[0]}` }));
-const sending = ({ buckets }, x) => buckets.map(([bytes, , , a, b], i) => span([`bucket ${i}`, a, b], x, SENDS,
-  { id: `sends ${i}`, tip: `bucket ${i}, ${amount(bytes, "B")}`, gap: x(buckets[i + 1]?.[3] ?? b) - x(b) }));
+  .map((one, i) => span(one, x, COMPUTES, { deep: i ? 32 : 12, id: `does ${one[0]}`, names: /\d$/.test(one[0]) ? [] : [one[0]] }));
+const sending = (buckets, x) => buckets.map(([bytes, , , a, b], i) => span([`bucket ${i}, ${amount(bytes, "B")}`, a, b], x, SENDS,
+  { id: `sends ${i}`, names: i && i === buckets.length - 1 ? [`the last: ${amount(bytes, "B")}`, "the last", "last"] : [] }));
 
 // Let each layer's gradient fall from its backward into its buckets. What a bucket gets
 // of a layer is as wide as its share, above of the layer's time, below of the bucket's.
-function falling({ layers, buckets }, x) {
+function falling(layers, buckets, x) {
   const top = COMPUTES + LANE, middle = (top + SENDS) / 2, taken = layers.map(() => 0);
   const fall = (from, to) => `${from} ${top}C${from} ${middle} ${to} ${middle} ${to} ${SENDS}`;
   return buckets.map(([bytes, , ready, start, end, pieces]) => {
@@ -255,20 +254,25 @@ function waiting({ buckets, exposed, total, sending }, x, width) {
     hidden > TINY && [line(x(buckets[0][3]), computed, "var(--x-soft)"), short && text(until, y + 15, short, { ...right, style: OVER })],
     exposed > TINY && [line(computed, x(total), "var(--x-ink)"), text(from, y + 15, bare, { ...left, style: OVER }),
       rect(computed, COMPUTES, x(total) - computed, LANE, { class: "x-wait", "data-id": "exposed", rx: 0 }),
-      x(total) - computed > 44 && text((computed + x(total)) / 2, COMPUTES + 25, "waits", small)]];
+      x(total) - computed > 44 && text((computed + x(total)) / 2, COMPUTES + 25, "waits")]];
 }
 
 // What the reader guesses, for each state that was asked about: when sending would begin.
 const guesses = new Map();
 const about = (state) => JSON.stringify({ ...state, trace: null });
 
-// Before the answer, all_reduce is one bar behind backward, and one drags it under it.
+// Before the answer, the buckets stand behind backward, and one drags them under it: a
+// gradient that would be sent before it is there leans back.
 function guessing({ state, facts, set, width, narrow }, x, until) {
-  const { forward, backward, sending } = facts, ends = forward + backward, now = guesses.get(about(state)) ?? ends;
-  const hidden = Math.min(ends - now, sending), bar = [x(now), SENDS, x(now + sending) - x(now), LANE], y = SENDS + LANE + 20;
-  const words = `all_reduce, ${amount(sending, "s")}`, grip = h("svg:g", {}, rect(...bar, { fill: "transparent" }), hatched(...bar, PALE, { rx: 0 }),
+  const { forward, backward, sending: sends, layers } = facts, ends = forward + backward, now = guesses.get(about(state)) ?? ends;
+  const hidden = Math.min(ends - now, sends), bar = [x(now), SENDS, x(now + sends) - x(now), LANE], y = SENDS + LANE + 18;
+  let free = now;
+  const train = facts.buckets.map(([bytes, names, ready, a, b, pieces]) => [bytes, names, ready, free, free += b - a, pieces]);
+  const grip = h("svg:g", {}, rect(...bar, { fill: "transparent" }), sending(train, x),
     rect(bar[0] - 22, SENDS - 2, 44, 44, { fill: "transparent" }), rect(bar[0] - 5, SENDS - 4, 10, LANE + 8, { class: "x-handle", rx: 5 }));
-  return [text(EDGE, SENDS - 10, narrow ? `${words}: drag it under backward` : `${words} in all: drag it under backward, as far as you think it fits`, { ...left, style: OVER }),
+  const words = x(forward) > ASIDE ? ["Drag the buckets", "under backward,", "as far as you", "think they fit."]
+    : [narrow ? "Drag the buckets under backward" : "Drag the buckets under backward, as far as you think they fit"];
+  return [falling(layers, train, x), aside(words),
     draggable(grip, "guess", { label: "your guess: when all_reduce begins", now, low: forward, high: ends,
       said: `${amount(hidden, "s")} of it behind backward`,
       move: (by, from) => from + by * until / (width - 2 * EDGE), step: (by) => now + by * backward / 20,
@@ -277,8 +281,13 @@ function guessing({ state, facts, set, width, narrow }, x, until) {
         set({}); // nothing but the drawing changes
       } }),
     hidden > TINY && text(x(ends) - 6, y, `hidden: ${amount(hidden, "s")}?`, right),
-    sending - hidden > TINY && text(Math.min(x(ends) + 6, width - EDGE - wide("exposed: 99.9 ms?")), y, `exposed: ${amount(sending - hidden, "s")}?`, left)];
+    sends - hidden > TINY && text(Math.min(x(ends) + 6, width - EDGE - wide("exposed: 99.9 ms?")), y, `exposed: ${amount(sends - hidden, "s")}?`, left)];
 }
+
+// Say something below forward, where it has the room, or in one line above the buckets.
+const ASIDE = 128; // px
+const aside = (lines, more) => lines.map((line, i) =>
+  text(EDGE, SENDS - (lines[1] ? 66 - 17 * i : 8), line, { ...left, style: OVER, ...more }));
 
 // Beside the answer stays where the reader thought that sending would begin.
 function guessed({ state, facts }, x) {
@@ -293,44 +302,57 @@ function axis({ exposed, total, after_backward: worst }, x, until) {
   const computed = x(total - exposed), end = `step: ${amount(total, "s")}`, far = Math.max(x(total), wide(end) + 22);
   const mid = `backward ends: ${amount(total - exposed, "s")}`;
   return [path(`M${x(0)} ${AXIS - 4}v8m0 -4H${x(until)}`, "x-frame"), text(x(0), AXIS + 16, "0", left),
-    path(`M${x(total)} ${AXIS - 4}v8`, "x-frame x-answer"), text(far, AXIS + 16, end, { ...right, class: "x-small x-answer" }),
-    x(worst) - x(total) > 116 && h("svg:g", { class: "x-answer" }, path(`M${x(worst)} ${SENDS}V${AXIS + 4}`, "x-idle"),
-      ["without overlap:", amount(worst, "s")].map((line, i) => text(x(worst) - 6, SENDS + 15 + 16 * i, line, { ...right, class: "x-small x-soft" }))),
+    path(`M${x(total)} ${AXIS - 4}v8`, "x-frame x-answer"), text(far, AXIS + 16, end, { ...right, class: "x-answer" }),
+    x(worst) - x(total) > 126 && h("svg:g", { class: "x-answer" }, path(`M${x(worst)} ${SENDS}V${AXIS + 4}`, "x-idle"),
+      ["without overlap:", amount(worst, "s")].map((line, i) => text(x(worst) - 6, SENDS + 15 + 17 * i, line, right))),
     exposed > TINY && path(`M${computed} ${COMPUTES + LANE}V${AXIS + 4}`, "x-idle"),
     computed < far - wide(end) && computed > 26 + wide(mid) && text(computed, AXIS + 16, mid, right)];
 }
 
 // The time exposed with every size of buckets, and a handle that chooses one. The axis is
 // from the least to the most: sizes differ little beside what no size can hide.
-function choosing({ state, facts, set, width, narrow }) {
-  const low = CURVE[0], high = CURVE.at(-1), across = width - 2 * EDGE, cap = state.bucket_cap_mb, now = cap ?? 25;
-  const fit = (mib) => Math.min(high, Math.max(low, Math.round(mib)));
-  const x = (mib) => EDGE + across * Math.log(mib / low) / Math.log(high / low), at = x(fit(now)), floor = TRACK - 8;
-  const all = [...facts.curve, facts.exposed], most = Math.max(...all), least = Math.min(...all);
-  const y = (time) => floor - 6 - (floor - CURVE_TOP - 10) * (most - least > TINY ? (time - least) / (most - least) : 0);
-  const line = facts.curve.map((time, i) => `${x(CURVE[i])} ${y(time)}`).join("L"), last = facts.curve.at(-1);
-  const words = amount(facts.exposed, "s"), size = cap !== null ? `${cap} MiB` : `25 MiB${narrow ? "" : ", the first 1 (default)"}`;
+function choosing({ state, facts, set, width, narrow, asking }) {
+  const low = CURVE[0], high = CURVE.at(-1), across = width - 2 * EDGE, cap = state.bucket_cap_mb, now = cap ?? DEFAULT_CAPS[1] / MIB;
+  const fit = (mib) => Math.min(high, Math.max(low, Math.round(mib))), track = asking ? CURVE_TOP + 12 : TRACK;
+  const x = (mib) => EDGE + across * Math.log(mib / low) / Math.log(high / low), at = x(fit(now));
+  const words = amount(facts.exposed, "s"), [first, size] = DEFAULT_CAPS.map((bytes) => bytes / MIB);
+  const chosen = cap !== null ? `${cap} MiB` : `${size} MiB${narrow ? "" : ` (default; the first bucket: ${first} MiB)`}`;
   return [
     h("svg:text", { x: EDGE, y: CURVE_TOP - 10, ...left },
-      h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${size}`), h("svg:tspan.x-answer", {}, `: ${words} exposed`)),
-    text(width / 2, floor - 18, "What each size leaves exposed will stand here.", { class: "x-small x-soft x-guess" }),
-    h("svg:g", { class: "x-answer" },
-      path(`M${line}`, "x-line"), path(`M${at} ${y(facts.exposed)}V${TRACK}`, "x-frame"),
-      [least, most].map((time, k) => (!k || most - least > TINY) && [path(`M${EDGE} ${y(time)}h${across}`, "x-frame", { opacity: 0.4 }),
-        text(EDGE, y(time) + (k ? 15 : -6), `${k ? "most" : "least"}: ${amount(time, "s")}`, { ...left, style: OVER })]),
-      text(width - EDGE - 5, y(last) + (y(last) < floor - 24 ? 16 : -6), `${narrow ? "" : "one bucket: "}${amount(last, "s")}`, { ...right, style: OVER }),
-      h("svg:circle", { cx: at, cy: y(facts.exposed), r: 4, class: "x-tip", "data-id": "chosen" })),
-    path(`M${EDGE} ${TRACK}h${across}`, "x-frame"),
-    [1, 5, 25, 100].map((mib) => text(x(mib), TRACK + 22, mib === 25 ? "25, default" : mib, mib > 1 ? small : left)),
-    text(width - EDGE, TRACK + 22, "1024 MiB", right),
-    draggable(h("svg:g", {}, rect(at - 22, TRACK - 22, 44, 44, { fill: "transparent" }),
-      rect(at - 7, TRACK - 10, 14, 20, { class: "x-handle", rx: 5 }),
-      path(`M${at - 2} ${TRACK - 4}v8m4 -8v8`, "", { style: "stroke: var(--x-ground)" })),
+      h("svg:tspan.x-strong", {}, `bucket_cap_mb: ${chosen}`), !asking && `: ${words} exposed`),
+    !asking && curve(facts, x, at),
+    path(`M${EDGE} ${track}h${across}`, "x-frame"),
+    [1, 5, size, 100].map((mib) => text(x(mib), track + 24, mib === size ? `${size}, default` : mib, mib > 1 ? {} : left)),
+    text(width - EDGE, track + 24, "1024 MiB", right),
+    draggable(h("svg:g", {}, rect(at - 22, track - 22, 44, 44, { fill: "transparent" }),
+      rect(at - 7, track - 10, 14, 20, { class: "x-handle", rx: 5 }),
+      path(`M${at - 2} ${track - 4}v8m4 -8v8`, "", { style: "stroke: var(--x-ground)" })),
     "cap", { label: "bucket_cap_mb, the handle", now: fit(now), low, high,
-      said: `${now} MiB: ${facts.buckets.length} buckets, ${words} exposed`,
+      said: `${now} MiB: ${facts.buckets.length} buckets${asking ? "" : `, ${words} exposed`}`,
       move: (by, start) => fit(start * (high / low) ** (by / across)),
       step: (by) => fit(by > 0 ? Math.max(now + 1, now * 1.1 ** by) : Math.min(now - 1, now * 1.1 ** by)),
       set: (mib) => set({ bucket_cap_mb: mib }) })];
+}
+
+// The curve, and on it its ends and its least: none of these words is crossed by it.
+function curve({ curve: times, exposed }, x, at) {
+  const all = [...times, exposed], most = Math.max(...all), least = Math.min(...all), floor = TRACK - 30;
+  const y = (time) => floor - (floor - CURVE_TOP - 18) * (most - least > TINY ? (time - least) / (most - least) : 0);
+  const points = times.map((time, i) => [x(CURVE[i]), y(time)]), [first, last] = [0, -1].map((end) => times.at(end));
+  // Above what stands there of the curve, or below, where there is no room above it.
+  const label = (words, from) => {
+    const near = points.filter(([px], i) => (points[i + 1]?.[0] ?? px) >= from - 4 && (points[i - 1]?.[0] ?? px) <= from + wide(words) + 4).map(([, py]) => py);
+    const up = Math.min(...near) - 7;
+    return text(from, up > CURVE_TOP + 6 ? up : Math.max(...near) + 17, words, left);
+  };
+  // Of several least, the one that is nearest to the default.
+  const best = times.map((time, i) => [time - least > TINY, Math.abs(CURVE[i] - DEFAULT_CAPS[1] / MIB), x(CURVE[i])]).sort((a, b) => a[0] - b[0] || a[1] - b[1])[0][2];
+  const lowest = `least: ${amount(least, "s")}`, half = wide(lowest) / 2, beside = best > at ? at + 10 : at - 6 - 2 * half;
+  const one = `one bucket: ${amount(last, "s")}`;
+  return [path(`M${points.join("L")}`, "x-line", { "data-id": "curve" }), path(`M${at} ${y(exposed)}V${TRACK}`, "x-frame"),
+    first - least > TINY && label(amount(first, "s"), EDGE), most - least > TINY && label(one, x(CURVE.at(-1)) - wide(one) + 8),
+    text(Math.abs(best - at) < half + 8 ? Math.max(EDGE, beside) : Math.max(EDGE, best - half), floor + 17, lowest, left),
+    h("svg:circle", { cx: at, cy: y(exposed), r: 4, class: "x-tip", "data-id": "chosen" })];
 }
 
 // "blocks 11 to 0", or "out to in": the layers' names, in backward's order.
@@ -344,17 +366,16 @@ function stepPicture(view) {
   const { facts, before, width, narrow, state: { world_size: W } } = view;
   const ends = (one) => one?.facts[narrow && !view.asking ? "total" : "after_backward"] ?? 0; // no room for it on a phone
   const until = nice(Math.max(ends(view), ends(before), TINY), FINE);
-  const x = (time) => EDGE + time * (width - 2 * EDGE) / until;
-  return picture(width, TRACK + 28, "",
+  const x = (time) => EDGE + time * (width - 2 * EDGE) / until, n = facts.buckets.length, held = `${n} bucket${n > 1 ? "s" : ""}:`;
+  return picture(width, (view.asking ? CURVE_TOP + 12 : TRACK) + 30, "",
     text(EDGE, 14, `${narrow ? "" : W > 1 ? `one rank of ${W} ` : "the rank "}computes: forward, then backward, ${spell(facts.layers)}`, left),
     before && h("svg:g", { class: "x-answer" }, before.facts.buckets.map(([, , , a, b]) =>
       rect(x(a), SENDS, Math.max(0.5, x(b) - x(a)), LANE, { class: "x-ghost", rx: 0 })),
     path(`M${x(before.facts.total)} ${COMPUTES}V${AXIS}`, "x-ghost")),
-    h("svg:g", { class: "x-answer x-sweep" }, falling(facts, x), sending(facts, x), waiting(facts, x, width), guessed(view, x)),
+    h("svg:g", { class: "x-answer x-sweep" }, falling(facts.layers, facts.buckets, x), sending(facts.buckets, x), waiting(facts, x, width), guessed(view, x)),
     computing(facts, x),
-    x(facts.buckets[0][3]) - EDGE > wide("buckets:") && text(EDGE, SENDS + 25, "buckets:", { ...left, class: "x-small x-strong x-answer" }),
-    x(facts.forward) > 113 && ["A gradient falls", "into a bucket. Full,", "it is sent, when", "the link is free."]
-      .map((line, i) => text(EDGE, COMPUTES + LANE + 24 + 16 * i, line, { ...left, class: "x-small x-soft x-answer" })),
+    x(facts.buckets[0][3]) - EDGE > wide(held) && text(EDGE, SENDS + 25, held, { ...left, class: "x-strong x-answer" }),
+    x(facts.forward) > ASIDE && aside(["A gradient falls", "into a bucket. Full,", "it is sent, when", "the link is free."], { class: "x-answer" }),
     axis(facts, x, until), view.asking && guessing(view, x, until), choosing(view));
 }
 
@@ -384,8 +405,7 @@ function draw(view) {
       ],
     ],
     below: [
-      h("p", {}, "Hatched: on the link. A number in a box is that of its block, layer or bucket, from 0. "
-        + "Dashed: as it was before your last change. Without any overlap, if all were sent after "
+      h("p", {}, "Hatched: on the link. Dashed: as it was before your last change. Without any overlap, if all were sent after "
         + `backward, a step would take ${s(facts.after_backward)}.`),
       h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
         state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
@@ -397,22 +417,22 @@ function draw(view) {
   };
 }
 
-const HIDDEN = ["nearly all of it", "about half of it", "hardly any of it"];
-const kind = (share) => (share > 0.75 ? 0 : share > 0.25 ? 1 : 2);
+// Return the time that would hide, as the reader guesses it.
+const guessedTime = ({ state, facts: { forward, backward, sending } }) =>
+  Math.min(forward + backward - guesses.get(about(state)), sending);
 const ask = {
   question: ({ facts }) => `Backward takes ${amount(facts.backward, "s")}, and sending all gradients `
     + `${amount(facts.sending, "s")}. How much of the sending hides behind backward?`,
-  options: HIDDEN,
-  mine({ state, facts: { forward, backward, sending } }) {
-    const start = guesses.get(about(state));
-    return `You guessed that ${amount(Math.min(forward + backward - start, sending), "s")} hide. `;
+  options: ({ facts: { sending, exposed } }) => [exposed <= TINY ? "all of it" : sending - exposed <= TINY ? "none of it"
+    : `${amount(sending - exposed, "s")} of it`, "more than that", "less than that"],
+  mine: (view) => `You guessed that ${amount(guessedTime(view), "s")} hide. `,
+  // A guess is right if it is off by at most a tenth of the sending.
+  guess(view) {
+    const { state, facts: { sending, exposed } } = view, off = guessedTime(view) - (sending - exposed);
+    return !guesses.has(about(state)) ? -1 : Math.abs(off) <= sending / 10 ? 0 : off > 0 ? 1 : 2;
   },
-  guess({ state, facts: { forward, backward, sending } }) {
-    const start = guesses.get(about(state));
-    return start === undefined ? -1 : kind((forward + backward - start) / (sending || 1));
-  },
-  answer: ({ facts }) => kind(1 - facts.exposed / (facts.sending || 1)),
-  because: ({ facts }) => `${amount(facts.sending - facts.exposed, "s")} hide, ${amount(facts.exposed, "s")} are exposed: `
+  answer: 0,
+  because: ({ facts }) => `${amount(facts.exposed, "s")} ${facts.exposed > TINY ? "are" : "is"} exposed: `
     + "a bucket can be sent only when the last of its gradients is there.",
 };
 

@@ -103,15 +103,15 @@ const SHORT = [["NVLink", "middle", 0], ["PCIe", "start", -3], ["InfiniBand", "e
   ["Ethernet", "middle", 0], ["Ethernet", "middle", 0], ["home", "middle", 0]];
 const BRIEF = { none: "none", bf16: "bf16", topk: "top-k", powersgd: "Power", local: "local" }; // where a name has no room
 const START = { "text-anchor": "start" }, END = { "text-anchor": "end" };
-const SMALL = { class: "x-small" }, SOFT = { class: "x-small x-soft" };
+const TAIL = 0.16; // of the room: where bars that are cut end, in the order of their lengths
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 5"; // a line is not seen behind
 // No rank is drawn here, as all do the same: gray, by the kind of work.
 const gray = (deep, more = {}) =>
   ({ class: "x-box", style: `--hue: var(--x-soft); --deep: ${deep}%`, rx: 0, ...more });
 // Write the longest of some words that fits into a box.
 const inside = (x, y, across, ...words) => {
-  const fits = words.find((one) => 6.7 * one.length + 6 < across);
-  return fits && text(x + across / 2, y, fits, SMALL);
+  const fits = words.find((one) => 7.4 * one.length + 5 < across);
+  return fits && text(x + across / 2, y, fits);
 };
 
 // Return where things stand: names at the left and times at the right, or above the bars.
@@ -120,8 +120,10 @@ function layout({ facts, width, narrow, asking }) {
   const longest = Math.max(...facts.ways.map((way, i) => Math.max(way[7], facts.as_good[i] ?? 0)));
   // On a slow link the longest would leave slivers of the others. It is cut, after the answer.
   const most = asking ? longest : Math.min(longest, MOST * Math.min(...facts.ways.map((way) => way[7])));
-  return { left, room, most, long: (seconds) => room * Math.min(1, seconds / most), bar: narrow ? 20 : 5,
-    y: (i) => 22 + row * i, row, floor: 22 + 5 * row + 53, columns: [width - (narrow ? 94 : 96), width - 5] };
+  const uncut = room * (most < longest ? 1 - TAIL : 1), top = narrow ? 58 : 22;
+  const long = (seconds) => seconds <= most ? uncut * seconds / most : uncut + (room - uncut) * Math.min(1, (Math.log(seconds / most) + 0.2) / (Math.log(longest / most) + 0.2));
+  return { left, room, most, uncut, long, bar: narrow ? 20 : 5,
+    y: (i) => top + row * i, row, floor: top + 5 * row + 53, columns: [width - (narrow ? 88 : 106), width - 5] };
 }
 
 // Draw what a link is busy with: the start-ups of messages, and then their bytes. In truth
@@ -151,35 +153,38 @@ function bars(view, at, i) {
     const across = Math.max(1, x - from);
     return seconds > 0 && from < at.left + at.room && [rect(from, y, across, BAR, { rx: 0, style: "fill: var(--x-ground)" }), // one red, on all rows
       rect(from, y, across, BAR, { ...attributes, "data-id": `${what} ${name}` }),
-      inside(from, y + 16, across, `${what} ${amount(seconds, "s")}`, what)];
+      inside(from, y + 17, across, `${what} ${amount(seconds, "s")}`, amount(seconds, "s"))];
   };
-  const good = facts.as_good[i] ?? step, more = at.long(good) - at.long(step), end = at.left + at.room, past = before?.facts.ways[i][7];
+  const good = facts.as_good[i] ?? step, more = at.long(good) - at.long(step), end = at.left + at.uncut + 6, past = before?.facts.ways[i][7];
   return [part(compute, "computes", gray(18)), part(encoding, "encodes", gray(40)), part(exposed, "waits", { class: "x-wait", rx: 0 }),
-    more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 16, more, "more steps")],
+    more > 1 && [rect(x, y, more, BAR, { class: "x-idle", rx: 0 }), inside(x, y + 17, more, "more steps")],
     onLink(view, at, i),
     Math.max(step, good) > 1.001 * at.most && h("svg:path", { class: "x-cut", d: `M${end - 16} ${y + BAR + LINK + 4}l12 ${-BAR - LINK - 8}`, style: "stroke: var(--x-ground); stroke-width: 6" }),
     !view.narrow && past && past !== step && past <= at.most && h("svg:path", { class: "x-ghost", d: `M${at.left + at.long(past)} ${y - 4}v${BAR + 8}` })];
 }
 
-// Draw what is known of a step before the answer.
+// Draw what is known of a step before the answer: what it computes, and its bytes on the
+// link, all from where the link is busy first without compression.
 function veiled({ state, facts }, at, i) {
-  const y = at.y(i) + at.bar, from = at.left + at.long(state.compute_ms * 1e-3), x = at.left + at.long(facts.ways[0][7]);
-  return [rect(at.left, y, from - at.left, BAR, gray(18)), inside(at.left, y + 16, from - at.left, "computes"),
-    rect(from, y, Math.max(0, x - from), BAR, { class: "x-idle", rx: 0 }), inside(from, y + 16, x - from, "?")];
+  const y = at.y(i) + at.bar, [name, , sent] = facts.ways[i], from = at.long(state.compute_ms * 1e-3), bytes = at.long(sent / (state.gb_per_s * 1e9));
+  const [, , , , , communication, exposed] = facts.ways[0], busy = at.long(Math.max(0, state.compute_ms * 1e-3 - communication + exposed));
+  return [rect(at.left, y, from, BAR, gray(18)), inside(at.left, y + 17, from, `computes ${amount(state.compute_ms * 1e-3, "s")}`, "computes"),
+    hatched(at.left + Math.max(0, Math.min(busy, at.room - bytes)), y + BAR + 1, Math.max(2, bytes), LINK, "var(--x-soft)", { rx: 0, "data-id": `carries ${name}` }),
+    text(at.left + from + 8, y + 17, `${EFFORT[name] ? "+ encodes " : ""}+ waits`, { ...START, style: OVER })];
 }
 
 // Draw a way of sending: press it to choose it.
 function row(view, at, i) {
   const { state, facts, set, width, narrow, asking } = view, [name, , sent, , , , , step] = facts.ways[i];
-  const y = at.y(i), chosen = name === state.method, open = asking && i > 0, base = narrow ? y + 14 : y + at.bar + 16;
+  const y = at.y(i), chosen = name === state.method, open = asking && i > 0, base = narrow ? y + 14 : y + at.bar + 17;
   const good = facts.as_good[i];
   const label = setTo(name, state), sends = `${amount(sent, "B")}`;
   const shown = open ? ["?", ""] : [amount(step, "s"), asking ? "" : good === null ? "not measured" : amount(good, "s")];
-  const look = (k) => (k ? "x-small x-soft" : name === facts.fastest && !asking ? "x-strong" : ""); // the question is about the first column
+  const look = (k) => (k ? "" : name === facts.fastest && !asking ? "x-strong" : ""); // the question is about the first column
   const button = pressable(h("svg:g", { "data-id": `row ${name}` },
     rect(0, y - 2, width, at.row - 2, { style: `fill: ${chosen ? "var(--x-shade)" : "transparent"}` }),
     text(4, base - (narrow ? 0 : 6), narrow ? `${label} · ${sends}` : label, { ...START, class: chosen ? "x-strong" : "" }),
-    !narrow && text(4, base + 10, `sends ${sends}`, { ...START, ...SOFT }),
+    !narrow && text(4, base + 10, `sends ${sends}`, START),
     shown.map((words, k) => text(at.columns[k], base, words, { ...END, style: narrow && !chosen ? OVER : "", class: look(k) })),
     open ? veiled(view, at, i) : bars(view, at, i)), `method ${name}`, LABELS[name], () => set({ method: name }), chosen);
   return button;
@@ -196,14 +201,14 @@ function band({ state, set, width, narrow, asking }, at) {
   const parts = winners.map(([name, from], i) => {
     const to = winners[i + 1]?.[1] ?? width - 4;
     return [rect(from, floor, Math.max(1, to - from), BAND, gray(14, { "data-id": `band ${name}` })),
-      inside(from, floor + 16, to - from, LABELS[name], BRIEF[name])];
+      inside(from, floor + 17, to - from, LABELS[name], BRIEF[name])];
   });
   const here = winners.findLastIndex(([, from]) => from <= now), [, from] = winners[here];
   parts.push(rect(from, floor, Math.max(1, (winners[here + 1]?.[1] ?? width - 4) - from), BAND, { class: "x-frame x-chosen", rx: 0 }));
   const names = LINKS.map(([, , speed], i) => {
     const [words, anchor, by] = narrow && [1, 4].includes(i) ? [] : SHORT[i];
     return words && [h("svg:path", { class: "x-frame", d: `M${x(speed)} ${floor - 5}v5` }),
-      narrow ? text(x(speed), floor - 8, words, SOFT) : text(x(speed) + by, floor - 8, `${words} ${speed}`, { ...SOFT, "text-anchor": anchor })];
+      narrow ? text(x(speed), floor - 8, words) : text(x(speed) + by, floor - 8, `${words} ${speed}`, { "text-anchor": anchor })];
   });
   const bits = Number((8 * state.gb_per_s).toPrecision(3)); // as in a link's name
   const said = `${state.gb_per_s} GB/s${narrow ? "" : ` = ${bits} Gb/s`}`, wide = 7.8 * said.length + 16;
@@ -215,31 +220,39 @@ function band({ state, set, width, narrow, asking }, at) {
   "speed", { label: "bandwidth of a link", now: state.gb_per_s, low: SPEEDS[0], high: SPEEDS[1], said,
     move: (by, from) => map.value(map.place(from) + by / (width - 8)),
     step: (by) => map.value(map.place(state.gb_per_s) + by / 60), set: (gb_per_s) => set({ gb_per_s }) });
-  return [text(4, floor - 27, narrow ? "The shortest step, by a link's GB/s" : "Which way has the shortest step, by the GB/s that a link carries", { ...START, ...SMALL }), names,
-    asking ? rect(4, floor, width - 8, BAND, { class: "x-idle" }) : parts,
+  return [text(4, floor - 27, narrow ? "The shortest step, by a link's GB/s" : "Which way has the shortest step, by the GB/s that a link carries", START), names,
+    asking ? text(4, floor + 17, "which one wins, and where?", START) : parts,
     [-2, -1, 0, 1, 2, 3].map((k) => [10 ** k, Math.min(Math.max(x(10 ** k), 16), width - 18)])
       .filter(([, at]) => Math.abs(at - middle) > wide / 2 + 20)
-      .map(([speed, at]) => text(at, floor + BAND + 20, speed, SOFT)), handle];
+      .map(([speed, at]) => text(at, floor + BAND + 20, speed)), handle];
+}
+
+// Name each kind of work, of a rank and of its link, in one line or, on a phone, in two.
+function legend({ narrow, asking }) {
+  const dashed = (x) => rect(x, 4, 14, LINK, { class: "x-idle", rx: 0 }), work = (deep) => (x, y) => rect(x, y, 14, LINK, gray(deep));
+  const marks = [["computes", work(18)], ["encodes", work(40)], ["waits", (x, y) => rect(x, y, 14, LINK, { class: "x-wait", rx: 0 })],
+    [narrow ? "link: starts" : "the link: starts", work(60)], ["bytes", (x, y) => hatched(x, y, 14, LINK, "var(--x-soft)", { rx: 0 })],
+    !asking && ["more steps", (x, y) => h("svg:g", { transform: `translate(0 ${y - 4})` }, dashed(x))]].filter(Boolean);
+  let x = 1, y = 4;
+  return marks.map(([words, mark], k) => {
+    if (narrow && k === 3) [x, y] = [1, 22];
+    const from = x;
+    x += 32 + 7.3 * words.length;
+    return [mark(from, y), text(from + 18, y + 9, words, START)];
+  });
 }
 
 function draw(view) {
   const { state, facts, before, width, narrow, asking } = view, at = layout(view);
-  const plain = at.left + at.long(facts.ways[0][7]), low = at.y(5) + 5, past = before && !narrow && !asking;
+  const plain = at.left + at.long(facts.ways[0][7]), low = at.y(5) + 6, past = before && !narrow && !asking;
   return {
-    picture: picture(width, at.floor + BAND + 32, "",
-      narrow ? text(at.left + 1, 12, "link:", { ...START, ...SOFT }) : [text(at.left + 1, 12, "one step →", { ...START, ...SOFT }),
-        past && [h("svg:path", { class: "x-ghost", d: `M${at.left + 73} 1v13` }), text(at.left + 79, 12, "before", { ...START, ...SOFT })],
-        text(at.left + 190, 12, past ? "its link:" : "below it, the link:", { ...END, ...SOFT })],
-      [["starts messages", "starts", 0], ["carries bytes", "bytes", narrow ? 64 : 128]].map(([words, few, by], k) => {
-        const x = at.left + by + (narrow ? 36 : 198);
-        return [k ? hatched(x, 4, 14, LINK, "var(--x-soft)", { rx: 0 }) : rect(x, 4, 14, LINK, gray(60)),
-          text(x + 18, 12, narrow ? few : words, { ...START, ...SOFT })];
-      }),
+    picture: picture(width, at.floor + BAND + 32, "", legend(view),
+      past && [h("svg:path", { class: "x-ghost", d: `M5 ${low - 12}v14` }), text(11, low, "before", START)],
       // Through all bars: how long a step takes without compression.
-      plain < at.left + at.room && h("svg:path", { class: "x-frame", d: [1, 2, 3, 4].map((i) => `M${plain} ${at.y(i) + at.bar - 1}v${BAR + LINK + 4}`).join("") }),
-      plain < at.left + at.room || asking ? text(Math.min(Math.max(plain, 62), at.left + at.room - 58), low, "without compression", SOFT)
-        : text(at.left + at.room, low, "bars with a gap are longer", { ...END, ...SOFT }),
-      ["a step", asking ? "" : "for equal loss"].map((words, k) => text(at.columns[k], 12, words, { ...END, ...SOFT })),
+      facts.ways[0][7] <= at.most && h("svg:path", { class: "x-frame", d: [1, 2, 3, 4].map((i) => `M${plain} ${at.y(i) + at.bar - 1}v${BAR + LINK + 4}`).join("") }),
+      facts.ways[0][7] <= at.most ? text(Math.min(Math.max(plain, 68), at.left + at.room - 64), low, "without compression")
+        : text(at.left + at.room, low, "bars with a gap are longer", END),
+      ["one step", asking ? "" : narrow ? "equal loss" : "for equal loss"].map((words, k) => text(at.columns[k], narrow ? 49 : 13, words, END)),
       facts.ways.map((_, i) => row(view, at, i)),
       band(view, at)),
     below: [

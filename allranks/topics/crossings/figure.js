@@ -81,10 +81,11 @@ const fields = [
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.01, 1000, true] },
 ];
 
-const LEFT = 50, RIGHT = 60, BAND = 20; // px
+const LEFT = 56, RIGHT = 62, BAND = 20, BARS = 60, ZERO = 62; // px: margins, heights of the strip and of all bars, where these begin
 const POINTS = 90, DOTS = 8; // along a line; ranks in a pictogram
+const DASHES = { naive: "2 3", tree: "9 4", halving: "9 3 2 3" };
 const MOST = 5; // times the fastest's: the longest time that a small drawing or bar shows
-const GREY = "var(--x-soft)", SMALL = { class: "x-small" }, START = { "text-anchor": "start" };
+const GREY = "var(--x-soft)", START = { "text-anchor": "start" };
 const LINK = "fill: var(--x-mark); text-decoration: underline dotted"; // words that one can press
 const range = (n) => [...Array(n).keys()];
 
@@ -120,10 +121,10 @@ function run(svg, { ways, seconds: least }, size) {
     if (!svg.isConnected || still()) return;
     for (const [name, , , time] of ways) {
       const place = svg.querySelector(`[data-run="${name}"]`), [spots, steps] = pattern(name, size);
-      const duration = 1200 * Math.min(MOST, time / least) / steps.length; // ms of a step
+      const duration = 2400 * Math.min(MOST, time / least) / steps.length; // ms of a step
       steps.forEach((step, i) => step.forEach(([s, t]) => {
         const [[cx, cy], [toX, toY]] = [spots[s], spots[t]];
-        const dot = h("svg:circle", { cx, cy, r: 3, opacity: 0, style: `fill: var(--x-ground); stroke: ${rankColor(s)}; stroke-width: 1.5` });
+        const dot = h("svg:circle", { cx, cy, r: 5, opacity: 0, style: `fill: var(--x-ground); stroke: ${rankColor(s)}; stroke-width: 2.5` });
         place.append(dot);
         dot.animate([{ opacity: 1 }, { opacity: 1, transform: `translate(${toX - cx}px, ${toY - cy}px)` }],
           { delay: i * duration, duration, easing: "ease-in-out" }).onfinish = () => dot.remove();
@@ -138,48 +139,54 @@ function run(svg, { ways, seconds: least }, size) {
   watcher.observe(svg);
 }
 
-// A bar of time: first what the steps cost, then the bytes on the link. All algorithms'
-// bars have one scale; what is much slower than the fastest is cut, with a gap.
-function cost([name, steps, , time], x, y, across, { state, facts, asking }) {
-  const longest = Math.min(MOST * facts.seconds, Math.max(...facts.ways.map((way) => way[3])));
-  const long = (seconds) => across * Math.min(1, seconds / longest), part = long(steps * state.alpha_us * 1e-6);
-  if (asking) return rect(x, y, across, 8, { class: "x-idle", rx: 0 });
-  return h("svg:g", { "data-cost": name }, rect(x, y, part, 8, { rx: 0, style: `fill: ${GREY}` }), long(time) > part && hatched(x + part, y, long(time) - part, 8, GREY, { rx: 0 }),
-    time > 1.001 * longest && h("svg:path", { d: `M${x + across - 16} ${y + 10}l6 -12`, style: "stroke: var(--x-ground); stroke-width: 4" }));
+// Magnify what the upright line meets: a bar of time for each algorithm, from one zero. First
+// what the steps cost, then the bytes on the link; what is much slower than the fastest is
+// cut, with a gap. Before the answer, one step of each stands there, and their number.
+function cost([name, steps, , time], i, high, { state, facts, width, asking }, y) {
+  const longest = Math.min(MOST * facts.seconds, Math.max(...facts.ways.map((way) => way[3]))), across = width - ZERO - 72;
+  const long = (seconds) => across * Math.min(1, seconds / longest), alpha = state.alpha_us * 1e-6, count = asking ? steps : 1;
+  const part = long(steps * alpha / count), all = long(time / count), strong = name === facts.fastest && !asking ? "x-strong" : "", middle = y + high / 2 + 2;
+  return h("svg:g", { [asking ? "data-step" : "data-cost"]: name }, text(0, middle, name, { ...START, class: strong }),
+    rect(ZERO, y, part, high - 5, { rx: 0, style: `fill: ${GREY}` }), all > part && hatched(ZERO + part, y, all - part, high - 5, GREY, { rx: 0 }),
+    !asking && time > 1.001 * longest && h("svg:path", { d: `M${ZERO + across - 16} ${y + high - 3}l6 ${-high - 1}`, style: "stroke: var(--x-ground); stroke-width: 4" }),
+    text(ZERO + all + 7, middle, asking ? `× ${steps.toLocaleString("en")}${name === "halving" ? ", on average" : ""}` : amount(time, "s"), { ...START, class: strong }));
 }
 
-// Above: each algorithm, and which part of its time goes into steps, and which into bytes.
+function magnified(view, { top, x }) {
+  const { state, facts, width, narrow, asking } = view, { ways } = facts, y = top - 22 - BARS, high = BARS / ways.length;
+  const cut = !asking && Math.max(...ways.map((way) => way[3])) > 1.001 * MOST * facts.seconds, head = `At ${amount(state.num_bytes, "B")}${asking ? ", one step" : ""}:`;
+  const marks = [[asking ? "start" : "steps", 0], ["bytes", 68]], from = 12 + 7.8 * head.length, few = narrow ? ""
+    : [asking && "how long is each row in all?", cut && "a gap: longer than drawn", state.world_size > DOTS && `${DOTS} ranks are drawn`].filter(Boolean).join("; ");
+  return [text(0, y - 8, head, { ...START, class: "x-strong" }),
+    marks.map(([words, at], k) => [k ? hatched(from + at, y - 17, 14, 9, GREY, { rx: 0 }) : rect(from, y - 17, 14, 9, { rx: 0, style: `fill: ${GREY}` }),
+      text(from + at + 19, y - 8, words, START)]), text(from + 136, y - 8, few, START),
+    ways.map((way, i) => cost(way, i, high, view, y + i * high)),
+    h("svg:path", { class: "x-frame", d: `M${ZERO} ${y - 3}v${BARS}` }),
+    h("svg:path", { class: "x-frame", "stroke-opacity": 0.5, d: `M0 ${y + BARS}L${x(state.num_bytes)} ${top - 6}L${width} ${y + BARS}` })];
+}
+
+// Above: each algorithm, its steps, and what each of them sends.
 function card(name, i, view) {
   const { state, facts, set, width, narrow, asking } = view;
   const { world_size: W, halving } = state, wide = width / 4, x = i * wide, across = wide - (narrow ? 8 : 18);
-  const [left, top, bar] = narrow ? [x, 68, 124] : [x + 62, 15, 71];
+  const [left, top] = narrow ? [x, 68] : [x + 62, 15];
   const way = facts.ways.find(([one]) => one === name), strong = name === facts.fastest && !asking ? "x-strong" : "";
-  const each = { ring: `n/${W.toLocaleString("en")} in each`, halving: narrow ? "n/2, n/4 …" : "n/2, n/4 … in each" }[name] ?? "n in each";
-  const said = way ? [[`${way[1].toLocaleString("en")} steps`], [each], [amount(way[3], "s"), `x-answer ${strong}`]]
-    : halving ? [["needs 2, 4,"], ["8, … ranks"]] : [["not used:"], ["press to add"]];
+  const part = { ring: `n/${W.toLocaleString("en")}`, halving: "n/2, n/4 …" }[name] ?? "n";
+  const said = way ? [`${way[1].toLocaleString("en")} steps`, narrow ? part.length > 7 ? part : `${part} each` : part.length > 6 ? `of ${part}` : `of ${part} bytes`]
+    : halving ? ["needs 2, 4,", "8, … ranks"] : ["not used:", "press to add"];
   const box = h("svg:g", { style: "outline-offset: -2px" }, // or the edge cuts the frame
-    h("svg:rect", { x: x - 5, y: 0, width: across + 5, height: bar + 10, fill: "transparent" }),
+    h("svg:rect", { x: x - 5, y: 0, width: across + 5, height: narrow ? 106 : 56, fill: "transparent" }),
     h("svg:g", { opacity: way ? 1 : 0.5 }, pictogram(name, W, x)),
     text(left, top, name, { ...START, class: strong }),
-    said.map(([words, look = "x-small"], k) => text(left, top + 16 * (k + 1), words, { ...START, class: look, style: !halving && k && !way ? LINK : "" })),
-    way && cost(way, x, bar, across, view));
+    said.map((words, k) => text(left, top + 17 * (k + 1), words, { ...START, style: !halving && k && !way ? LINK : "" })));
   return name !== "halving" ? box
     : pressable(box, "halving", "allow halving and doubling, in the drawing", () => set({ halving: !halving }), halving);
-}
-
-// What the bars above the lines consist of.
-function legend({ state, facts, narrow, asking }, { top }) {
-  const cut = !asking && Math.max(...facts.ways.map((way) => way[3])) > 1.001 * MOST * facts.seconds;
-  const y = top - 12, parts = [["steps", 0], ["bytes", 62]], few = [narrow ? "" : `one scale of time${cut ? "; a gap: longer than drawn" : ""}`,
-    state.world_size > DOTS && `${DOTS} ranks are drawn`].filter(Boolean).join("; ");
-  return [parts.map(([words, x], k) => [k ? hatched(x, y - 8, 14, 8, GREY, { rx: 0 }) : rect(x, y - 8, 14, 8, { rx: 0, style: `fill: ${GREY}` }),
-    text(x + 19, y, words, { ...SMALL, ...START })]), text(128, y, few, { class: "x-small x-soft", ...START })];
 }
 
 // Say where sizes and times are. Times reach, in powers of ten, from the fastest at 1 kB
 // to the slowest at 10 GB, so that each line ends at the right, beside its name.
 function scales({ facts, state, width, narrow }) {
-  const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT, top = narrow ? 160 : 106, tall = narrow ? 186 : 218;
+  const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT, top = narrow ? 218 : 170, tall = narrow ? 152 : 156;
   const at = (way, bytes) => seconds(way, bytes, state.alpha_us * 1e-6, state.gb_per_s * 1e9), floor = top + tall;
   const low = Math.floor(Math.log10(Math.max(1e-9, Math.min(...facts.ways.map((way) => at(way, SIZES[0]))))));
   const high = Math.ceil(Math.log10(Math.max(...facts.ways.map((way) => at(way, SIZES[1])))));
@@ -195,24 +202,24 @@ function axes({ width, narrow }, { x, y, low, high, wide, floor }) {
   return [
     tens(low, high).map((k) => [
       h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
-      (far || (high - k) % 2 === 0) && text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...SMALL, "text-anchor": "end" }),
+      (far || (high - k) % 2 === 0) && text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { "text-anchor": "end" }),
     ]),
-    tens(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) => text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"), SMALL)),
-    text(LEFT + wide / 2, floor + BAND + 35, "bytes that each rank brings, n", { class: "x-small x-soft" }),
+    tens(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) => text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"))),
+    text(LEFT + wide / 2, floor + BAND + 35, "bytes that each rank brings, n"),
   ];
 }
 
 // The lowest line, and below it which algorithm that is.
 function lowest({ facts, width, asking }, { x, line, floor }) {
-  if (asking) return rect(LEFT, floor + 4, width - LEFT - RIGHT, BAND, { class: "x-idle" });
+  if (asking) return text((LEFT + width - RIGHT) / 2, floor + 18, "which one wins, and where?");
   return facts.winners.map(([name, from], i) => {
     const way = facts.ways.find(([one]) => one === name), to = facts.winners[i + 1]?.[1] ?? SIZES[1];
     const [left, right] = [x(from), x(to)], across = right - left, middle = (left + right) / 2;
     return [
       h("svg:path", { d: `M${line(way, from, to).join("L")}`, style: "fill: none; stroke: var(--x-ink); stroke-width: 3", "data-id": `line ${name}` }),
       rect(left, floor + 4, Math.max(1, across - 1), BAND, { class: "x-box", "data-id": `band ${name}`, style: `--hue: ${GREY}; --deep: 14%` }),
-      across > 7.5 * name.length + 60 ? text(middle, floor + 18, `${name} is fastest`, SMALL)
-        : across > 7.5 * name.length + 6 && text(middle, floor + 18, name, SMALL),
+      across > 7.5 * name.length + 60 ? text(middle, floor + 18, `${name} is fastest`)
+        : across > 7.5 * name.length + 6 && text(middle, floor + 18, name),
     ];
   });
 }
@@ -225,57 +232,35 @@ function lines({ facts, width, asking }, { y, at, line, floor }) {
   return [...facts.ways].sort((a, b) => at(a, SIZES[1]) - at(b, SIZES[1])).map((way) => {
     free = Math.min(free - 15, y(at(way, SIZES[1])) + 4);
     return [
-      h("svg:path", { d: `M${line(way, ...SIZES).join("L")}`, style: `fill: none; stroke: ${GREY}; stroke-width: 1.5`, "data-id": `way ${way[0]}` }),
-      text(width - RIGHT + 7, free, way[0], { ...START, class: way[0] === lowest && !asking ? "x-small x-strong" : "x-small" }),
+      h("svg:path", { d: `M${line(way, ...SIZES).join("L")}`, style: `fill: none; stroke: ${GREY}; stroke-width: 1.5`, "stroke-dasharray": DASHES[way[0]], "data-id": `way ${way[0]}` }),
+      text(width - RIGHT + 7, free, way[0], { ...START, class: way[0] === lowest && !asking ? "x-strong" : "" }),
     ];
   });
 }
 
-// Name each line where it meets the upright one, the slowest at the top. That is above all
-// lines: they climb, so at its left no line is higher, and near the left edge few are. On a
-// phone they would cover the lines, and the cards say the same.
-function tags({ facts, state, narrow, asking }, { x, y, at, map, wide, top, inside }) {
-  if (narrow) return [];
-  const n = state.num_bytes, now = x(n), side = now > LEFT + 136 ? -1 : 1;
-  const far = side < 0 ? n : map.value(Math.min(1, map.place(n) + 110 / wide)); // where the names end
-  const near = facts.ways.filter((way) => inside(way[3])).sort((a, b) => a[3] - b[3]);
-  const free = side < 0 && now - 370 > LEFT; // at the top, beside what stands there
-  const high = top + (free ? 28 : 62) + 15 * (near.length - 1);
-  const base = Math.max(high, Math.min(...near.map((way) => y(at(way, far)))) - 14);
-  return near.map(([name, , , time], i) => [name, asking ? name : `${name} ${amount(time, "s")}`, [now, y(time)],
-    now + 16 * side, base - 15 * i, name === facts.fastest && !asking]);
-}
 const OVER = "paint-order: stroke; stroke: var(--x-ground); stroke-width: 4"; // lines are not seen behind
-const named = (those) => those.length > 0 && h("svg:g", { "pointer-events": "none" }, plate(those), those.map(([name, words, [fx, fy], x, y, strong]) => h("svg:g", { "data-tag": name },
-  h("svg:path", { class: "x-frame", d: `M${fx} ${fy}L${x} ${y - 4}` }),
-  text(x + (x < fx ? -3 : 3), y, words, { class: strong ? "x-small x-strong" : "x-small", "text-anchor": x < fx ? "end" : "start" }))));
-// What is behind the names is not seen.
-function plate(those) {
-  const [, , [from], x] = those[0], wide = 6 + 7 * Math.max(...those.map(([, words]) => words.length));
-  return rect(x < from ? x - wide : x, those.at(-1)[4] - 12, wide, 15 * those.length + 1, { class: "x-plate" });
-}
 
 // Say where the lowest line pays for what: it bends where its steps cost as much as its bytes.
 function bends({ facts, state, width, narrow }, { x, y, at, floor }) {
   const bend = (name) => facts.ways.find(([one]) => one === name), balance = ([, steps, share]) => steps * facts.balance / share;
   const [first, last] = [facts.winners[0], facts.winners.at(-1)].map(([name]) => bend(name)), wide = narrow ? 74 : 150;
-  const low = y(at(first, SIZES[0])) + 18, climbs = x(Math.min(Math.max(balance(last), SIZES[0]), SIZES[1]));
-  return [balance(first) > SIZES[0] && x(Math.min(balance(first), SIZES[1])) > LEFT + wide && low < floor - 2
-      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { class: "x-small x-soft", style: OVER, ...START }),
+  const low = y(Math.max(...facts.ways.map((way) => at(way, SIZES[0])))) - 9, climbs = x(Math.min(Math.max(balance(last), SIZES[0]), SIZES[1]));
+  return [balance(first) > SIZES[0] && x(Math.min(balance(first), SIZES[1])) > LEFT + wide
+      && text(LEFT + 6, low, narrow ? "flat: steps" : "flat: pays for steps", { style: OVER, ...START }),
     width - RIGHT - climbs > wide + 20 && state.gb_per_s > 0
-      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { class: "x-small x-soft", style: OVER, "text-anchor": "end" })];
+      && text(width - RIGHT - 6, floor - 9, narrow ? "climbs: bytes" : "climbs: pays for bytes", { style: OVER, "text-anchor": "end" })];
 }
 
 // What a real machine took, if it is like this one; else the offer to compare with it. The
 // upright line does not run through it.
 function reality({ state, facts, set, narrow }, { x, y, inside, top }) {
   const [name, gpus] = REAL, like = facts.published.length > 0, [, alpha_us, gb_per_s] = LINKS.find(([one]) => one === name);
-  const words = like ? (narrow ? `${gpus} H100` : `measured: ${gpus} H100`) : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, across = !narrow ? 236 : like ? 76 : 120;
+  const words = like ? (narrow ? `${gpus} H100` : `measured: ${gpus} H100`) : narrow ? `${gpus} real H100?` : `set to ${gpus} real H100, and compare`, across = !narrow ? 258 : like ? 80 : 126;
   const now = x(state.num_bytes), left = now < LEFT + across ? now + 8 : LEFT, px = left + 16, py = top + 32;
   const said = h("svg:g", {},
     h("svg:rect", { x: left, y: top + 16, width: across - 10, height: 26, fill: "transparent" }),
     h("svg:circle", { cx: px - 6, cy: py - 4, r: 3.5, style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" }),
-    text(px + 4, py, words, { ...START, ...SMALL, style: `${OVER}; ${like ? "" : LINK}` }));
+    text(px + 4, py, words, { ...START, style: `${OVER}; ${like ? "" : LINK}` }));
   return [
     facts.published.filter(([, time]) => inside(time)).map(([bytes, time]) => h("svg:circle", { cx: x(bytes), cy: y(time), r: 3.5,
       style: "fill: var(--x-ground); stroke: var(--x-ink); stroke-width: 1.5" })),
@@ -305,16 +290,16 @@ function handle({ state: { num_bytes: n }, facts, before, set, measured, asking 
 function draw(view) {
   const { state, facts, width } = view, place = scales(view);
   const alpha = state.alpha_us * 1e-6;
-  const made = picture(width, place.floor + BAND + 42, "", ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view)), legend(view, place),
-    axes(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place), bends(view, place), named(tags(view, place)));
+  const made = picture(width, place.floor + BAND + 42, "", ["naive", "tree", "ring", "halving"].map((name, i) => card(name, i, view)), magnified(view, place),
+    axes(view, place), lowest(view, place), lines(view, place), reality(view, place), handle(view, place), bends(view, place));
   run(made.firstChild, facts, state.world_size);
   return {
     picture: made,
     below: [
       h("p", {}, "Drag the upright line, or focus it and press the arrow keys. Both axes are logarithmic: where a "
         + "line is flat, an all_reduce pays for its steps, and where it climbs, for its bytes. A message on this "
-        + `link pays as much for itself as for its bytes at α\u00a0B = ${amount(facts.balance, "B")}. Below each algorithm: the `
-        + "parts of its time, its steps (plain) and its bytes (hatched); a bar with a gap is longer than drawn. The small drawings show at most 8 ranks; they move in proportion to the times."),
+        + `link pays as much for itself as for its bytes at α\u00a0B = ${amount(facts.balance, "B")}. The bars magnify what the `
+        + "upright line meets: an algorithm's steps (plain) and its bytes (hatched), on one scale of time; a bar with a gap is longer than drawn. The small drawings show at most 8 ranks; they move in proportion to the times."),
       facts.published.length > 0 && h("p", {}, `Dots: ${REAL[1]} H100 in one machine, as `, h("a", { href: REAL[2] }, "Microsoft Azure measured them"), " with NCCL."),
       table("The algorithms at this size", ["algorithm", "steps", "bytes that follow one another", "steps take", "bytes take", "time"],
         facts.ways.map(([name, steps, share, time]) => [name, steps, amount(share * state.num_bytes, "B"),

@@ -211,45 +211,61 @@ const fields = [
 ];
 
 const TOP = 35, LANES = 122, HIGH = TOP + LANES + 2; // px: heading and margin, lanes, both
-const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
+const fine = { class: "x-small" }, starts = { "text-anchor": "start" }, ends = { "text-anchor": "end" }, THIN = 8; // px
+// A thin piece has a hair for an edge: what bounds it is the line around its run.
 const piece = (x, y, width, height, hue, kind, more = {}) => rect(x, y, width, height, { class: "x-box", rx: 2,
-  "stroke-dasharray": kind === "W" ? "3 2" : null, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%`, ...more, ...width < 8 && { rx: 0, "stroke-width": 0.6, "stroke-dasharray": null,
-    style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%; stroke: var(--x-ground)` } });
+  "stroke-dasharray": kind === "W" ? "3 2" : null, style: `--hue: ${hue}; --deep: ${DEPTH[kind]}%`, ...more, ...width < THIN && { rx: 0, "stroke-width": 0.4, "stroke-dasharray": null } });
+const outline = (hue, x, y, width, height) => rect(x, y, width, height, { class: "x-run", rx: 0, fill: "none", "pointer-events": "none", style: `stroke: ${hue}` });
 const red = (x, y, width, height, more) => rect(x, y, width, height, { class: "x-wait", rx: 0, style: "stroke: none", ...more });
 const bar = (x, y, width, more) => rect(x, y, width, 2, { rx: 0, style: "fill: var(--x-ink)", ...more });
 const dot = (cx, cy) => h("svg:circle.x-dot", { cx, cy, r: 1.6, "pointer-events": "none", style: "fill: var(--x-ink)" });
 const took = (length, idle) => `: ${inUnits(length, 1)} units, idle ${share(idle)}`;
 const share = (part) => percent(Math.round(part * 1e6), 1e6).replaceAll(" ", "\u00a0");
 
-// Say what stands on the pieces of a schedule, all alike: a letter and a number, or a number,
-// or, where the narrowest has no room for that, nothing; then every so many micro-batches
-// have a dot, and the margin has their numbers.
+// Say what stands on the pieces of each kind, on all alike: a letter and a number, or a
+// number, or null, where the narrowest has no room for that.
 const ROOM = 14; // px that a piece needs for a number
+const STEP = 4; // of those without a number, every fourth micro-batch has a dot
 function naming(rows, x) {
   const all = rows.flat(), digits = `${Math.max(...all.map((w) => w[1]))}`.length;
-  const wide = Math.min(...all.map((w) => x(w[4]) - x(w[3])));
-  if (wide >= 7.2 * (1 + digits) + 1) return { words: ([kind, i]) => kind + i };
-  if (wide >= Math.max(ROOM, 7.2 * digits + 1)) return { words: ([, i]) => i };
-  return { every: digits < 2 && wide >= ROOM / 2 ? 2 : 4 };
+  return Object.fromEntries(all.map(([kind]) => kind).map((kind) => {
+    const wide = Math.min(...all.filter((w) => w[0] === kind).map((w) => x(w[4]) - x(w[3])));
+    return [kind, wide >= 7.2 * (1 + digits) + 1 ? 2 : wide >= Math.max(ROOM, 7.2 * digits + 1) ? 1 : 0];
+  }));
 }
 
-// Return the pieces that the margin numbers, first come first served, so that none touch.
-function numbered(row, x, every) {
+// Return the pieces that have a dot: forward, until the first backward, and then backward.
+// Side by side, the numbers of both would be read as one row.
+function dotted(row, names) {
+  const turn = row.findIndex(([kind]) => kind !== "F");
+  return row.filter(([kind, i], n) => !names[kind] && i % STEP === 0 && kind !== "W" && (kind === "F" ? n < turn : n >= turn));
+}
+
+// Return those of them that the margin numbers, first come first served, so that none touch.
+function numbered(pieces, x) {
   let edge = -Infinity;
-  return row.filter(([kind, i, , start, end]) => {
-    const middle = (x(start) + x(end)) / 2, half = 3.6 * `${i}`.length;
-    if (kind === "W" || i % every || middle - half < edge + 5) return false;
+  return pieces.filter(([, i, , start, end]) => {
+    const middle = (x(start) + x(end)) / 2, half = 3.9 * `${i}`.length;
+    if (middle - half < edge + 5) return false;
     edge = middle + half;
     return true;
   });
 }
 
+// Join pieces of a kind that follow one another: [kind, start, end].
+const runs = (row) => row.reduce((all, [kind, , , start, end]) => {
+  const last = all.at(-1);
+  if (last?.[0] === kind && last[2] === start) last[2] = end;
+  else all.push([kind, start, end]);
+  return all;
+}, []);
+
 // Draw a schedule: for each rank a lane of work and waiting, and below it what the rank
 // holds. Return it with `thread`, which draws what a piece of work waited for. `scale` is
 // px per unit; `time` is the moment, in ticks.
 function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most, time, narrow, tall }) {
-  const x = (at) => left + at * scale / ticks, pitch = Math.min(tall / 3, tall / rows.length), home = ranksOf(rows);
-  const high = Math.round(pitch * 0.58), low = Math.floor(pitch * 0.3), spots = {}, { words, every } = naming(rows, x);
+  const x = (at) => left + at * scale / ticks, pitch = Math.min(tall / 3, tall / rows.length), home = ranksOf(rows), signs = naming(rows, x);
+  const high = Math.round(pitch * 0.58), low = Math.floor(pitch * 0.3), spots = {}, side = Math.min(8, (pitch - high) / 2);
   const parts = rows.map((row, rank) => {
     const y = top + TOP + rank * pitch, hue = rankColor(rank), foot = y + high + low;
     let free = 0, held = 0;
@@ -267,40 +283,49 @@ function lanes({ rows, ticks, peaks, end }, { id, top, left, scale, width, most,
         stage >= rows.length && bar(x(start), y, wide, { "data-id": `bar ${key}` }));
     });
     const name = ([kind, i, stage]) => `t ${id} ${rank} ${kind} ${i} ${stage}`, middle = (w) => (x(w[3]) + x(w[4])) / 2;
-    const names = words ? row.map((w) => text(middle(w), y + high / 2 + 4, words(w), { ...fine, "data-id": name(w) }))
-      : row.map((w) => w[1] % every === 0 && w[0] !== "W" && dot(middle(w), y + high / 2));
-    if (!words && rank === 0) names.push(numbered(row, x, every).map((w) => [
-      text(middle(w), y - 4, w[1], { ...fine, "data-id": name(w) }), h("svg:path.x-frame", { d: `M${middle(w)} ${y - 3}v3` })]));
-    const stairs = changes(row).map(([at, by]) => `H${x(at)}V${foot - low * (held += by) / most / ticks}`);
-    return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works, names, // over the edges of all pieces
-      h("svg:path", { d: `M${left} ${foot}${stairs.join("")}`, style: `fill: ${hue}; opacity: 0.55` }),
+    const dots = dotted(row, signs), names = row.filter(([kind]) => signs[kind]).map((w) =>
+      text(middle(w), y + high / 2 + 4, (signs[w[0]] > 1 ? w[0] : "") + w[1], { ...fine, "data-id": name(w) }));
+    names.push(dots.map((w) => dot(middle(w), y + high / 2)));
+    if (rank === 0) names.push(numbered(dots, x).map((w) => [
+      text(middle(w), y - 4, w[1], { "data-id": name(w) }), h("svg:path.x-frame", { d: `M${middle(w)} ${y - 3}v3` })]));
+    const edges = runs(row).filter(([kind]) => row.some((w) => w[0] === kind && x(w[4]) - x(w[3]) < THIN))
+      .map(([, from, to]) => outline(hue, x(from), y, x(to) - x(from), high));
+    // A line leads from where a rank holds most to the number at the right.
+    const stairs = changes(row).map(([at, by]) => [x(at), held += by]), top2 = foot - low * peaks[rank] / most / ticks;
+    const peak = stairs.find(([, n]) => n === peaks[rank])[0], steps = stairs.map(([at, n]) => `H${at}V${foot - low * n / most / ticks}`);
+    return [text(0, y + high / 2 + 4, narrow ? rank : `rank ${rank}`, starts), waits, works, edges, names, // over the edges of all pieces
+      h("svg:path", { d: `M${left} ${foot}${steps.join("")}`, style: `fill: ${hue}; opacity: 0.55` }),
       h("svg:path", { class: "x-frame", d: `M${left} ${foot}H${x(end)}` }),
+      h("svg:path", { class: "x-level", d: `M${peak} ${top2}H${width - 20}`, style: `stroke: ${hue}`, "stroke-dasharray": "1 3" }),
       text(width, foot - low / 2 + 4, inUnits(peaks[rank], ticks), ends)];
   });
   // What was sent lies hatched where it arrived; a dashed thread is of what has not been sent.
   const thread = (work, sent = work[3] <= time) => {
     const need = needOf(work, home.length - 1), to = spots[work.slice(0, 3)], from = spots[need];
     if (!from || from.rank === to.rank) return [];
-    const [y1, y2, by] = from.rank < to.rank ? [from.y + high, to.y, -5] : [from.y, to.y + high, 5];
+    const [y1, y2, by] = from.rank < to.rank ? [from.y + high, to.y, -side] : [from.y, to.y + high, 0];
     return [h("svg:path.x-arrow", { d: `M${from.x} ${y1}L${to.x} ${y2}`, style: sent ? null : "stroke: var(--x-ink); stroke-dasharray: 4 3" }),
-      sent && hatched(to.x - 5, y2 + by - 5, 10, 10, rankColor(from.rank), { rx: 2, "data-id": `sent ${to.key}`, "data-from": from.key })];
+      // It is as small on its way, and two that meet in the room between two lanes both fit.
+      sent && h("svg:g", { "data-id": `sent ${to.key}`, "data-from": from.key }, hatched(to.x - 4, y2 + by, 8, side, rankColor(from.rank), { rx: 1 }))];
   };
   return { parts, thread };
 }
 
-// Name what the marks mean, in one line or, on a phone, in two.
+// Name what the marks mean, in one line or, on a phone, in up to three.
 function legend(grids, y, width) {
   const soft = "var(--x-soft)", all = grids.flatMap(({ rows }) => rows.flat().flatMap(([kind, , stage]) => [kind, stage >= rows.length]));
   const marks = Object.entries(WORDS).map(([kind, words]) => [kind, words, (x, y) => piece(x, y, 14, 12, soft, kind)]);
+  const way = (x, y, more) => h("svg:path.x-arrow", { d: `M${x} ${y + 10}L${x + 15} ${y + 2}`, ...more }), sends = grids[0].rows.length > 1 && "F";
   let x = 0;
   return [...marks, [true, "later stage", (x, y) => bar(x, y + 4, 14)], ["F", "waits", (x, y) => red(x, y + 4, 14, 5)],
-    [grids[0].rows.length > 1 && (width > 560 || !all.includes("I")) ? "F" : null, "arrived", (x, y) => hatched(x + 1, y + 1, 10, 10, soft, { rx: 2 })],
+    [sends, "arrived", (x, y) => [way(x - 1, y), hatched(x + 7, y + 1, 8, 8, soft, { rx: 1 })]],
+    [sends, "not sent yet", (x, y) => way(x - 1, y, { style: "stroke: var(--x-ink)", "stroke-dasharray": "4 3" })],
     ["F", "held", (x, y) => h("svg:path", { d: `M${x} ${y + 12}v-6h7v-5h7v11z`, style: `fill: ${soft}` })],
   ].filter(([kind]) => all.includes(kind)).map(([, words, mark]) => {
-    const wide = 27 + 6.7 * words.length, from = x + wide > width + 8 ? 0 : x;
+    const wide = 30 + 7.4 * words.length, from = x + wide > width + 12 ? 0 : x;
     if (from < x) y += 18;
     x = from + wide;
-    return [mark(from, y), text(from + 18, y + 11, words, starts)];
+    return [mark(from, y), text(from + 19, y + 11, words, starts)];
   });
 }
 
@@ -334,12 +359,12 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   // The threads of the pieces of work that a test picks out of a rank's row.
   const threads = (pick, sent) => grids.flatMap(({ rows, ticks }, n) => rows.flatMap((row) => pick(row, units * ticks)).flatMap((work) => drawn[n].thread(work, sent)));
   const step = (at) => Math.max(0, moments.findLastIndex((t) => t / ticks <= at + 1e-9));
-  const stage = picture(width, foot + (narrow ? 60 : 40), "",
+  const stage = picture(width, foot + (narrow ? 78 : 40), "",
     grids.map(({ name, said }, n) => h("svg:text", { x: 0, y: n * HIGH + 15 }, h("svg:tspan.x-strong", {}, name), said)),
     text(width, 14, narrow ? "held" : "micro-batches held, at most", ends), drawn.map(({ parts }) => parts),
     // Where the step ended before the last change, if it did elsewhere.
     before && Math.abs(end - x(facts.length)) > 1 && [h("svg:path.x-ghost", { d: `M${end} ${TOP - 4}V${below}` }),
-      end - 40 > 7.2 * (grids[1] ? grids[1].name + grids[1].said : "").length && text(Math.min(end, width - 40), grids[1] ? HIGH + 13 : foot + 15, `before: ${inUnits(before.facts.length, 1)}`, { class: "x-small x-soft" })],
+      end - 40 > 7.2 * (grids[1] ? grids[1].name + grids[1].said : "").length && text(Math.min(end, width - 40), grids[1] ? HIGH + 13 : foot + 15, `before: ${inUnits(before.facts.length, 1)}`)],
     h("svg:path.x-frame", { d: `M${left} ${foot}H${x(until)}` }), legend(grids, foot + 24, width),
     text(Math.min(now + 11, width - 62), foot + 15, `time ${inUnits(time, ticks)}`, starts),
     h("svg:g", { "pointer-events": "none" },
@@ -364,7 +389,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   return {
     picture: stage,
     below: [
-      h("p", {}, "The number is the micro-batch; where there is no room for all, dots mark those that are numbered above rank 0. Press one, or drag the line: threads lead from what a rank waited for, "
+      h("p", {}, "The number is the micro-batch; where there is no room for all, every fourth has a dot, and its number above rank 0. Press one, or drag the line: threads lead from what a rank waited for, "
         + "dashed ones from what it still waits for. Dotted: the end before your last change. The bar at the right edge adds micro-batches."),
       table(`At time ${inUnits(time, ticks)} of ${inUnits(moments.at(-1), ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],

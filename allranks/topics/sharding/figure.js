@@ -1,6 +1,6 @@
 // The brick wall: what a rank holds and sends with DDP and ZeRO. Mirrors sums.py.
 
-import { h, picture, rect, text, rankColor, hatched, table, whole, amount, draggable, pressable, explorable } from "../kit/kit.js";
+import { h, picture, rect, text, rankColor, hatched, table, whole, amount, draggable, pressable, still, explorable } from "../kit/kit.js";
 import { STAGES, KINDS, PRECISIONS } from "./sums.py";
 import { BOUNDS, FEWEST, MOST } from "./figure.py";
 import { DEPTHS } from "./picture.py";
@@ -115,8 +115,8 @@ const fields = [
 // Heights in px: they do not depend on the state, so that nothing moves.
 const FILM = 38, TOP = FILM + 38, PANEL = 236, PILL = 68;
 const BORROWED = 14; // % of a hue: what is gathered is lighter than a rank's own part
-const fine = { class: "x-small" }, starts = { ...fine, "text-anchor": "start" }, ends = { ...fine, "text-anchor": "end" };
-const wide = (words) => 6.6 * words.length;
+const starts = { "text-anchor": "start" }, ends = { "text-anchor": "end" };
+const wide = (words) => 7.2 * words.length;
 
 // Where the columns, the rows, the bricks of a rank and the knife's stops are. On a page
 // the stops stand beside the wall, on a phone in the lines between its rows.
@@ -131,12 +131,20 @@ function layout({ state: { world_size: shards, num_layers: n }, width, narrow })
 
 const brick = (box, hue, deep, id) => rect(...box, { class: "x-box", rx: 1, style: `--hue: ${rankColor(hue)}; --deep: ${deep}%`, ...id });
 
-// A sum of all ranks' gradients: stripes in the hue of each, that come from there. Where a
-// brick is long the stripes are repeated: one of each would look like a part of each.
-function bands([x, y, width, height], shards, id, from) {
+// A sum of all ranks' gradients: stripes in the hue of each. Where a brick is long the
+// stripes are repeated: one of each would look like a part of each. What they are made of
+// comes from each rank, hatched as all that travels, if it has just come.
+function bands([x, y, width, height], shards, id, from, fresh) {
   const each = width / (shards * Math.max(1, Math.round(width / shards / 5)));
-  return upto(shards).map((other) => h("svg:path", { style: `fill: ${rankColor(other)}`, "data-id": `${id} ${other}`, "data-from": from(other),
-    d: upto(Math.round(width / each / shards)).map((set) => `M${x + (set * shards + other) * each} ${y}h${each}v${height}h${-each}z`).join("") }));
+  return upto(shards).map((other) => [h("svg:path", { style: `fill: ${rankColor(other)}`, "data-id": `${id} ${other}`,
+    d: upto(Math.round(width / each / shards)).map((set) => `M${x + (set * shards + other) * each} ${y}h${each}v${height}h${-each}z`).join("") }),
+  fresh && fly(hatched(x, y, width, height, rankColor(other), { rx: 1, opacity: 0, "data-id": `fly ${id} ${other}`, "data-from": from(other) }))]);
+}
+
+// Show a part while it comes.
+function fly(part) {
+  part.lastChild.append(h("svg:animate", { attributeName: "opacity", values: "1;1;0", keyTimes: "0;0.8;1", dur: "0.4s" }));
+  return part;
 }
 
 // Draw a layer's weights on a rank: whole, or a brick for each owner that has sent its own.
@@ -150,21 +158,21 @@ function weights(letter, stage, rank, layer, shards, box) {
 }
 
 // Draw a layer's gradients on a rank. Parts that go to their owners are hatched.
-function grads(letter, stage, rank, layer, shards, box) {
+function grads(letter, stage, rank, layer, shards, box, fresh) {
   const cut = stage > 1 || (stage && letter !== "o"), key = `g ${rank} ${layer}`;
   if (letter === "-") return null;
   if (!cut) return letter === "o" ? brick(box(rank, 1, layer), rank, DEPTHS[1], { "data-id": key })
-    : bands(box(rank, 1, layer), shards, `m ${rank} ${layer}`, (other) => `g ${other} ${layer}`);
+    : bands(box(rank, 1, layer), shards, `m ${rank} ${layer}`, (other) => `g ${other} ${layer}`, fresh && letter === "r");
   return upto(shards).map((owner) => {
     const place = box(rank, 1, layer, owner, shards), id = { "data-id": `${key} ${owner}` };
     if (letter === "o") return brick(place, rank, DEPTHS[1], id);
-    if (owner === rank) return bands(place, shards, `m ${rank} ${layer}`, (other) => `g ${other} ${layer}${stage > 1 ? ` ${rank}` : ""}`);
+    if (owner === rank) return bands(place, shards, `m ${rank} ${layer}`, (other) => `g ${other} ${layer}${stage > 1 ? ` ${rank}` : ""}`, fresh && letter === "r");
     return letter === "r" && hatched(...place, rankColor(rank), { rx: 1, ...id });
   });
 }
 
 // Draw all that a rank has: three walls, of which the knife cuts those below it.
-function rank(r, { state: { stage, world_size: shards, num_layers: n }, facts, narrow }, { box, x, column, pitch, slot, wall }) {
+function rank(r, fresh, { state: { stage, world_size: shards, num_layers: n }, facts }, { box, x, column, pitch, slot, wall }) {
   const [name, k, w, g] = facts.moments[facts.at], words = column < 56 ? `${r}` : `rank ${r}`, waits = facts.waits[facts.at];
   const chosen = (kind, layer, rows = 1) => {
     const [left, y, width, height] = box(r, kind, layer);
@@ -173,9 +181,9 @@ function rank(r, { state: { stage, world_size: shards, num_layers: n }, facts, n
   const y = TOP - 20, more = waits && column > wide(`${words} waits`) + 4 ? " waits" : "";
   return h("svg:g", {},
     waits && rect(x(r), y, column, 19, { class: "x-wait", "data-id": `wait ${r}` }),
-    text(x(r) + column / 2, y + 14, words + more, { class: "x-small x-strong" }),
+    text(x(r) + column / 2, y + 14, words + more, { class: "x-strong" }),
     upto(3).map((kind) => rect(x(r), TOP + kind * pitch + slot, column, wall - 1, { rx: 0, style: "fill: var(--x-shade)" })),
-    upto(n).map((layer) => [weights(w[layer], stage, r, layer, shards, box), grads(g[layer], stage, r, layer, shards, box),
+    upto(n).map((layer) => [weights(w[layer], stage, r, layer, shards, box), grads(g[layer], stage, r, layer, shards, box, fresh),
       stage ? brick(box(r, 2, layer, r, shards), r, DEPTHS[2], { "data-id": `s ${r} ${layer} ${r}`, "data-from": `s ${r} ${layer}` })
         : brick(box(r, 2, layer), r, DEPTHS[2], { "data-id": `s ${r} ${layer}`, "data-from": `s ${r} ${layer} ${r}` })]),
     k >= 0 && chosen(0, k), name === "backward" && chosen(1, k), name === "step" && chosen(2, 0, n));
@@ -185,8 +193,8 @@ function rank(r, { state: { stage, world_size: shards, num_layers: n }, facts, n
 function knife({ state: { stage }, set }, { stop, slot, pill, pitch }) {
   const y = stop(stage), low = y + slot - 1;
   const said = stage ? `${STAGES[stage]}: cut are ${KINDS.slice(3 - stage).join(", ")}` : "DDP: nothing is cut";
-  return [STAGES.map((name, at) => at !== stage && pressable(h("svg:g", {}, h("svg:rect", { x: pill - 4, y: stop(at) - 10, width: PILL + 4, height: 40, fill: "transparent" }),
-    rect(pill, stop(at) + 1, PILL, 20, { class: "x-pill", rx: 10 }), text(pill + PILL / 2, stop(at) + 15, name, fine)), `stop ${name}`, `Cut as ${name}`, () => set({ stage: at }))),
+  return [!stage && text(0, low - 11, "the knife: it cuts what is below it", starts), STAGES.map((name, at) => at !== stage && pressable(h("svg:g", {}, h("svg:rect", { x: pill - 4, y: stop(at) - 10, width: PILL + 4, height: 40, fill: "transparent" }),
+    rect(pill, stop(at) + 1, PILL, 20, { class: "x-pill", rx: 10 }), text(pill + PILL / 2, stop(at) + 15, name)), `stop ${name}`, `Cut as ${name}`, () => set({ stage: at }))),
   draggable(h("svg:g", {},
     h("svg:path", { d: `M0 ${low}H${pill + 10}V${low - 8}z`, "data-id": "blade", style: "fill: var(--x-soft)" }),
     rect(pill, y + 1, PILL, 20, { class: "x-tip", rx: 10, "data-id": "haft" }),
@@ -207,7 +215,7 @@ function tank(at, { state: { gpu_gb, stage }, facts, before }, x, y, room, high)
     const size = held[i] * scale, from = left, seen = Math.min(size, end - from - 2); // up to the limit's line
     left += size;
     return size > 0 && [rect(from, y, size, high, { class: "x-box", rx: 0, style: `--hue: var(--x-soft); --deep: ${DEPTHS[i]}%`, "data-id": `tank ${at} ${i}` }),
-      seen > 14 && text(from + seen / 2, y + high - 4, "WGS"[i], { ...fine, "data-id": `tank t ${at} ${i}` })];
+      seen > 14 && text(from + seen / 2, y + high - 4, "WGS"[i], { "data-id": `tank t ${at} ${i}` })];
   }),
   rect(x, y, most * scale, high, { class: "x-idle", rx: 0, "data-id": `most ${at}` }),
   total > limit && rect(end, y, (total - limit) * scale, high, { class: "x-wrong", rx: 0, "data-id": `over ${at}` }),
@@ -222,24 +230,21 @@ function sending(at, { state: { stage }, facts: { each, sent, at: now } }, x, y,
     rect(x, y, all * scale, high, { class: "x-idle", rx: 0 })];
 }
 
-// The bytes of each stop that the knife has come to, so that they can be compared.
+// The bytes of all stops of the knife, side by side; before the answer, not what they send.
 function bill(view, place) {
   const { state: { stage, gpu_gb }, facts: { each, memory: held, at }, width, narrow } = view, { stop, pill, foot } = place;
-  const now = bytes(sum(held[at])), heads = narrow ? [[54, `holds, line: ${gpu_gb} GB`], [246, "sends"]] : [[pill, `of each rank; line: the GPU's ${gpu_gb} GB`]];
-  const answer = (...parts) => h("svg:g.x-answer", {}, parts), open = (x, y) => text(x, y, "sends ?", { ...starts, class: "x-small x-soft x-guess" });
-  return [heads.map(([x, words]) => text(x, narrow ? foot + 15 : TOP - 6, words, { ...starts, class: "x-small x-soft" })), STAGES.map((name, one) => {
-    const [most, all] = each[one], there = one <= stage, strong = { ...starts, class: one === stage ? "x-small x-strong" : "x-small" };
+  const now = bytes(sum(held[at])), heads = narrow ? [[60, `holds; line: ${gpu_gb} GB`], [246, "sends"]] : [[pill, `A rank holds (line: its ${gpu_gb} GB)`]];
+  const answer = (...parts) => h("svg:g.x-answer", {}, parts), open = (x, y, words, more) => text(x, y, words, { ...more, class: "x-guess" });
+  return [heads.map(([x, words]) => text(x, narrow ? foot + 15 : TOP - 6, words, starts)), STAGES.map((name, one) => {
+    const [most, all] = each[one], look = { class: one === stage ? "x-strong" : "" };
     if (narrow) {
       const y = foot + 22 + 20 * one;
-      return [text(0, y + 12, name, { ...strong, ...!there && { class: "x-small x-soft" } }), !there ? text(54, y + 12, "–", { ...starts, class: "x-small x-soft" })
-        : [tank(one, view, 54, y, 124, 15), text(236, y + 12, bytes(most), ends),
-          answer(sending(one, view, 246, y + 2, width - 246 - 54, 11), text(width, y + 12, bytes(all), ends)), text(width, y + 12, "?", { ...ends, class: "x-small x-guess" })]];
+      return [text(0, y + 12, name, { ...starts, ...look }), tank(one, view, 60, y, 118, 15), text(238, y + 12, bytes(most), ends),
+        answer(sending(one, view, 246, y + 2, width - 246 - 54, 11), text(width, y + 12, bytes(all), ends)), open(width, y + 12, "?", ends)];
     }
-    const y = stop(one), side = pill + PILL + 8;
-    if (!there) return text(side, y + 15, `cuts ${KINDS[3 - one]} too`.replace(one > 1 ? "" : " too", ""), { ...starts, class: "x-small x-soft" });
-    return [text(side, y + 15, one === stage && now !== bytes(most) ? `${bytes(most)}, now ${now}` : `holds ${bytes(most)}`, strong),
-      tank(one, view, pill, y + 27, PANEL - 2, 17), open(pill, y + 62),
-      answer(sending(one, view, pill, y + 52, PANEL - 100, 12), text(width, y + 62, `sends ${bytes(all)}`, { ...ends, class: strong.class }))];
+    const y = stop(one), said = one > stage ? `cuts ${KINDS[3 - one].split(" ")[0]}: ${bytes(most)}` : one === stage && now !== bytes(most) ? `${bytes(most)}, now ${now}` : `holds ${bytes(most)}`;
+    return [text(pill + PILL + 8, y + 15, said, { ...starts, ...look }), tank(one, view, pill, y + 27, PANEL - 2, 17), open(pill, y + 62, "sends ?", starts),
+      answer(sending(one, view, pill, y + 52, PANEL - 108, 12), text(width, y + 62, `sends ${bytes(all)}`, { ...ends, ...look }))];
   })];
 }
 
@@ -253,19 +258,19 @@ function film({ state, facts, set, narrow }, { across: width, pill }) {
     const total = sum(kinds) * scale;
     return h("svg:g", { style: "cursor: pointer", onclick: () => set({ step: i }) },
       rect(i * pitch, 0, pitch, FILM, { fill: "transparent", style: "pointer-events: all" }),
+      facts.waits[i] && rect(i * pitch + 1, 1, pitch - 2, FILM - 1, { class: "x-wait", rx: 0 }),
       kinds.map((size, kind) => rect(i * pitch + 3, y -= size * scale, pitch - 6, size * scale,
         { class: "x-box", rx: 0, style: `--hue: var(--x-soft); --deep: ${DEPTHS[kind]}%`, "data-id": `film ${kind} ${i}` })),
-      floor - total < cap && rect(i * pitch + 3, floor - total, pitch - 6, cap - floor + total, { class: "x-wrong", rx: 0, "stroke-width": 0.5, "data-id": `film over ${i}` }),
-      facts.waits[i] && rect(i * pitch + 3, FILM, pitch - 6, 4, { class: "x-wait", rx: 0 }));
+      floor - total < cap && rect(i * pitch + 3, floor - total, pitch - 6, cap - floor + total, { class: "x-wrong", rx: 0, "stroke-width": 0.5, "data-id": `film over ${i}` }));
   };
   const words = label(state, facts), half = wide(words) / 2, middle = (at + 0.5) * pitch;
   return [held.map(bar), h("svg:path.x-line", { d: `M0 ${cap}H${width}`, "stroke-dasharray": "5 4" }),
-    text(Math.max(half, Math.min(middle, width - half)), FILM + 15, words, { class: "x-small x-strong" }),
-    !narrow && ["A rank's memory over one step,", `dashed: the GPU's ${state.gpu_gb} GB`].map((words, i) =>
-      text(pill, 14 + 16 * i, words, { ...starts, class: "x-small x-soft" })),
+    text(Math.max(half, Math.min(middle, width - half)), FILM + 15, words, { class: "x-strong" }),
+    !narrow && ["A rank's memory over one step;", `yellow: over the GPU's ${state.gpu_gb} GB`].map((words, i) =>
+      text(pill, 14 + 17 * i, words, starts)),
     !narrow && ["forward", "backward"].map((name) => {
       const first = moments.findIndex((moment) => moment[0] === name), place = (first + state.num_layers / 2) * pitch;
-      return Math.abs(place - middle) > half + 40 && text(place, FILM + 15, name, { class: "x-small x-soft" });
+      return Math.abs(place - middle) > half + 40 && text(place, FILM + 15, name);
     }),
     draggable(h("svg:g", {}, rect(at * pitch + 1, 1, pitch - 2, FILM - 2, { class: "x-chosen", fill: "transparent", "data-id": "frame" })),
       "moment", { label: "moment, in the film", now: at, low: 0, high: moments.length - 1, said: words,
@@ -273,15 +278,15 @@ function film({ state, facts, set, narrow }, { across: width, pill }) {
 }
 
 // Name what the marks mean, in as many lines as the width needs.
-function legend(width, y) {
+function legend(width, y, narrow) {
   const soft = "var(--x-soft)", box = (deep) => (x, y) => rect(x, y, 16, 12, { class: "x-box", rx: 1, style: `--hue: ${soft}; --deep: ${deep}%` });
   let x = 0;
   const marks = [["own part", box(DEPTHS[0])], ["gathered", box(BORROWED)], ["travels", (x, y) => hatched(x, y, 16, 12, soft, { rx: 1 })],
     ["sum of all", (x, y) => upto(4).map((one) => rect(x + 4 * one, y, 4, 12, { rx: 0, style: `fill: ${rankColor(one)}` }))],
     ["computes", (x, y) => rect(x + 1, y + 1, 14, 10, { class: "x-chosen", fill: "none", rx: 1, style: "stroke-width: 2" })],
     ["waits", (x, y) => rect(x, y, 16, 12, { class: "x-wait", rx: 0 })],
-    ["too much", (x, y) => rect(x, y, 16, 12, { class: "x-wrong", rx: 0, "stroke-width": 0.5 })]].map(([words, mark]) => {
-    const room = 34 + wide(words), from = x + room > width + 12 ? 0 : x;
+    narrow && ["too much", (x, y) => rect(x, y, 16, 12, { class: "x-wrong", rx: 0, "stroke-width": 0.5 })]].filter(Boolean).map(([words, mark]) => {
+    const room = 30 + wide(words), from = x + room > width + 12 ? 0 : x;
     if (from < x) y += 19;
     x = from + room;
     return [mark(from, y), text(from + 20, y + 11, words, starts)];
@@ -289,23 +294,25 @@ function legend(width, y) {
   return { marks, bottom: y + 20 };
 }
 
+let last = ""; // the moment that was drawn last: what has come in it does not come again
 function draw(view) {
   const { state: { stage, world_size: shards }, facts, width, narrow } = view;
   const place = layout(view), { stop, foot, across } = place, held = facts.memory[facts.at];
   const [, , w, g] = facts.moments[facts.at], added = stage ? "reduce_scatter" : "all_reduce";
   const flies = [w.includes("a") ? "; all_gather" : "", g.includes("r") ? `; ${added}` : "", ""];
   const cut = (i) => (i < 3 - stage ? "" : narrow ? ", cut" : `, cut into ${shards}`);
-  const key = legend(across, foot + (narrow ? 108 : 10));
+  const key = legend(across, foot + (narrow ? 108 : 10), narrow), moment = `${stage} ${facts.at}`, fresh = moment !== last && !still();
+  last = moment;
   return {
     picture: picture(width, key.bottom, "",
-      film(view, place), upto(shards).map((r) => rank(r, view, place)),
+      film(view, place), upto(shards).map((r) => rank(r, fresh, view, place)),
       KINDS.map((kind, i) => h("svg:text", { x: 0, y: stop(3 - i) + 14, ...starts }, h("svg:tspan.x-strong", {}, kind),
         `${cut(i)}: ${bytes(held[i])}${narrow ? "" : " on each rank"}${flies[i]}`)),
       bill(view, place), knife(view, place), key.marks),
     below: [
       h("p", {}, "A column is a rank, a row a layer (0 on top), and a brick the part that one rank owns, in its hue. The film "
         + "shows what a rank holds in each moment; its dashed line is the GPU's memory. W, G and S are weights, gradients and the "
-        + "optimizer's state. Each stop of the knife keeps its bytes in sight while the knife is above. Activations are not counted."),
+        + "optimizer's state. Activations are not counted."),
       table("All four with these numbers", ["stage", "holds at most", "sends", "of DDP's bytes"],
         STAGES.map((name, i) => [name, bytes(facts.each[i][0]), bytes(facts.each[i][1]), `${Math.round(100 * facts.each[i][1] / facts.each[0][1])} %`])),
       h("p", {}, `With all gradients and no layer gathered, a rank holds ${bytes(facts.between)}.`),

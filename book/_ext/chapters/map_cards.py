@@ -3,7 +3,7 @@
 Each card is a link. It shows the picture that opens the page, without its words, and
 says what a reader can do after the page: the first clause of the sentence that the page
 begins with, from its verb, since a heading above all cards says "you'll be able". All
-cards look alike, as a colour is a rank's. A card also names the chapters that it builds
+cards look alike, as a color is a rank's. A card also names the chapters that it builds
 on. Lines show the same for the eye; a phone has one column and no lines. How long a
 chapter takes is what the course sheet says, too: course_data computes it from the
 finished pages, so the map is drawn when all of them have been read.

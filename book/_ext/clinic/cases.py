@@ -132,10 +132,10 @@ class Clinic(ClinicDirective):
         if not case.runs:
             where = "quoted from machines with GPUs, not run here"
         elif "broken" in case.commands:
-            where = "run by its command"
+            where = "we ran its command"
         else:
             place = case.fields["runs on"]
-            where = f"run {'in' if place == 'one process' else 'on'} {place}"
+            where = f"we ran it {'in' if place == 'one process' else 'on'} {place}"
         if case.runs and case.check:  # its AssertionError looks like the failure's own
             where += ", then checked (“Must hold” below)"
         kind = nodes.paragraph(classes=["case-kind"])
@@ -151,7 +151,7 @@ class Clinic(ClinicDirective):
         return self.markdown(f"**{name}.** {text}")
 
     def code(self, label: str, text: str, language: str, name: str) -> nodes.Node:
-        """Show labelled code."""
+        """Show labeled code."""
         box = nodes.container(classes=["specimen-cell", f"case-{name}"])
         label = nodes.paragraph("", "", *self.inline(label), classes=["specimen-label"])
         box += [label, nodes.literal_block(text, text, language=language)]

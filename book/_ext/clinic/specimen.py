@@ -115,7 +115,7 @@ class Specimens(SpecimenDirective):
         return section
 
     def cell(self, label: str, code: str, command: str | None, name: str) -> nodes.Node:
-        """Show labelled code, and the command that runs it."""
+        """Show labeled code, and the command that runs it."""
         box = nodes.container(classes=["specimen-cell", f"specimen-{name}"])
         box += nodes.paragraph(label, label, classes=["specimen-label"])
         box += nodes.literal_block(code, code, language="python")

@@ -1,7 +1,7 @@
 """A page's HTML for paper, where nobody can click: no controls, nothing folded.
 
 Controls become signs, folded parts are opened, and variables that a style sheet would
-resolve become plain colours. Parts with the class ``no-paper`` are left out.
+resolve become plain colors. Parts with the class ``no-paper`` are left out.
 """
 
 import re
@@ -41,7 +41,7 @@ TOKENS |= {f"g-Rank{rank}": f"--rank-{rank}" for rank in range(8)}
 
 
 def color(match: re.Match) -> str:
-    """Return the colour that a CSS variable has in light mode."""
+    """Return the color that a CSS variable has in light mode."""
     return COLORS.get(match[1]) or match[2] or "currentColor"
 
 

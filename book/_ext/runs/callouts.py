@@ -64,7 +64,7 @@ def terminal(text: str, places: list[tuple[int, int, int]]) -> str:
 
 
 def code(text: str, places: list[tuple[int, int, int]]) -> str:
-    """Colour Python, and mark lines of it."""
+    """Color Python, and mark lines of it."""
     html = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
     lines = html.splitlines()
     for number, (line, *_) in enumerate(places, 1):

@@ -1,6 +1,6 @@
-"""Colours for the output of ranks, and for the code in their cells.
+"""Colors for the output of ranks, and for the code in their cells.
 
-In records of commands and in notebooks, the prefix of a line has the colour of the rank
+In records of commands and in notebooks, the prefix of a line has the color of the rank
 that printed it. A ``%%ranks`` cell is highlighted as Python, because IPython's own
 lexer would treat the lines below a magic that it does not know as plain text.
 """
@@ -15,10 +15,10 @@ from pygments.token import Generic, Operator, Text
 from sphinx.application import Sphinx
 
 
-def rank_colour(lexer: Lexer, match: re.Match) -> Iterator[tuple]:
-    """Give each rank a token of its own, which book.css colours."""
-    colour = getattr(Generic, f"Rank{int(match[1] or match[2]) % 8}")
-    yield match.start(), colour, match[0]
+def rank_color(lexer: Lexer, match: re.Match) -> Iterator[tuple]:
+    """Give each rank a token of its own, which book.css colors."""
+    color = getattr(Generic, f"Rank{int(match[1] or match[2]) % 8}")
+    yield match.start(), color, match[0]
 
 
 class RanksOutput(RegexLexer):
@@ -27,7 +27,7 @@ class RanksOutput(RegexLexer):
     name = "ranks"
     tokens: ClassVar = {
         "root": [
-            (r"^(?:\[rank (\d+)[^]\n]*\]|rank (\d+)(?=:))", rank_colour),
+            (r"^(?:\[rank (\d+)[^]\n]*\]|rank (\d+)(?=:))", rank_color),
             (r".*\n", Text),
         ]
     }

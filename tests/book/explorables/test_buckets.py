@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from allranks.base.units import amount
 from allranks.topics import Buckets
 from allranks.topics.buckets import traces
@@ -84,7 +86,8 @@ def test_each_box_says_what_it_is_and_the_picture_fits_on_a_phone(explore):
     titles = x.box.locator("svg g > title").all_text_contents()
     assert any(title.startswith("bucket 0, ") for title in titles)
     words = x.box.locator("svg g > text").all_text_contents()
-    assert {"forward", "12"} <= set(words)  # the others are too thin on a phone
+    assert {"forward", "last"} <= set(words)  # the others are too thin on a phone
+    assert not any(word.isdigit() for word in words)  # blocks and buckets are no pairs
     assert x.box.locator("svg").first.evaluate(
         "svg => svg.parentElement.scrollWidth <= svg.parentElement.clientWidth"
     )
@@ -113,6 +116,71 @@ def test_red_is_the_wait_and_each_bucket_gets_its_gradients(explore):
     x.page.keyboard.press("Space")
     x.fill("bucket_cap_mb, MiB", 1000)  # all in one: more is exposed
     assert chosen.bounding_box()["y"] < low - 5
+
+
+# The words through which the curve goes.
+CROSSED = """box => {
+    const line = box.querySelector('[data-id="curve"]'), out = [];
+    const points = line.getTotalLength(), at = line.getScreenCTM();
+    const dots = [...Array(2000).keys()].map(i =>
+        line.getPointAtLength(points * i / 1999).matrixTransform(at));
+    for (const text of box.querySelectorAll("svg text")) {
+        const { left, right, top, bottom } = text.getBoundingClientRect();
+        if (text.textContent && dots.some(({ x, y }) =>
+            left < x && x < right && top + 3 < y && y < bottom - 3))
+            out.push(text.textContent);
+    }
+    return out;
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_curve_goes_through_no_word_and_least_is_at_its_least(explore, width):
+    """With every model, and the handle at both ends and at the least."""
+    x = explore("book/ch5_ddp", "buckets")
+    x.page.set_viewport_size({"width": width, "height": 800})
+    handle = x.box.get_by_role("slider", name="bucket_cap_mb, the handle")
+    for model in ("gpt2", "mlp", "digits"):
+        x.field("Model").select_option(model)
+        for key in ("Home", "End"):
+            handle.press(key)
+            assert not x.box.evaluate(CROSSED), (model, key)
+    x.press("Reset")
+    assert not x.box.evaluate(CROSSED)
+    times = Buckets(**PAGE).facts["curve"]
+    least = x.box.get_by_text(f"least: {amount(min(times), 's')}", exact=True)
+    box, line = (
+        one.bounding_box() for one in (least, x.box.locator('[data-id="curve"]'))
+    )
+    lowest = [i for i, time in enumerate(times) if time == pytest.approx(min(times))]
+    places = [line["x"] + line["width"] * i / (len(times) - 1) for i in lowest]
+    assert any(box["x"] - 12 < at < box["x"] + box["width"] + 12 for at in places)
+
+
+def test_before_the_answer_each_bucket_hangs_on_its_gradients(explore):
+    """They move with the guess, and one is right that is off by at most a tenth."""
+    x = explore("book/ch5_ddp", "buckets", asked=True)
+    facts = Buckets(**PAGE).facts
+    falls = x.box.locator(".x-fall:visible")
+    assert falls.count() == len(facts["buckets"])
+    before = falls.last.get_attribute("d")
+    grip = x.box.get_by_role("slider", name="your guess: when all_reduce begins")
+    hidden = facts["sending"] - facts["exposed"]
+    for _ in range(11):  # 20 to the whole of backward
+        grip.press("ArrowLeft")
+    assert falls.last.get_attribute("d") != before
+    guess = 11 / 20 * facts["backward"]
+    assert 0 < abs(hidden - guess) <= facts["sending"] / 10
+    x.press("This is my guess")
+    verdict = x.box.locator(".x-verdict")
+    assert f"Yes, {amount(hidden, 's')} of it. " in verdict.inner_text()
+    # A third of the sending was once called about half of it.
+    x.page.evaluate("localStorage.clear()")
+    x.page.reload()
+    for _ in range(8):
+        grip.press("ArrowLeft")
+    x.press("This is my guess")
+    assert f"The answer: “{amount(hidden, 's')} of it”" in verdict.inner_text()
 
 
 def test_a_guess_is_dragged_under_backward_and_stays_beside_the_answer(explore):

@@ -1,5 +1,9 @@
 """A reader chooses a method, drags the bandwidth, and sees who is fastest."""
 
+from itertools import pairwise
+
+import pytest
+
 from allranks.base.units import amount
 from allranks.topics import Compression
 
@@ -130,6 +134,43 @@ def test_a_slow_link_leaves_no_slivers(explore):
     inside = """all => all.every(one => { const { x, width } = one.getBBox();
         return x + width <= one.ownerSVGElement.viewBox.baseVal.width + 1; })"""
     assert x.box.locator("svg text, svg rect").evaluate_all(inside)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_bars_that_are_cut_end_in_the_order_of_their_lengths(explore, width):
+    """62.2 s and 5.82 s are both longer than drawn, but not equally long."""
+    x = explore(PAGE, "compression")
+    x.page.set_viewport_size({"width": width, "height": 800})
+    x.fill("B, GB/s per link", 0.73)
+    ends = x.box.locator("svg [data-id^='waits ']").evaluate_all(
+        """all => all.map(one => {
+            const { x, width } = one.getBBox(); return x + width; })"""
+    )
+    facts = Compression(gb_per_s=0.73).facts
+    steps = [way[-1] for way in facts["ways"]]
+    assert sum(step > 5 * min(steps) for step in steps) == 3
+    order = sorted(range(5), key=steps.__getitem__)
+    assert sorted(range(5), key=ends.__getitem__) == order
+    assert min(b - a for a, b in pairwise(sorted(ends))) > 4
+
+
+def test_before_the_answer_each_way_has_its_bytes_on_the_link(explore):
+    """From one zero, on the scale of time of the whole step; none of them is hidden."""
+    x = explore(PAGE, "compression", asked=True)
+    carries = x.box.locator("svg [data-id^='carries ']")
+    boxes = carries.evaluate_all(
+        "all => all.map(one => one.getBBox()).map(({ x, width }) => [x, width])"
+    )
+    sent = [way[2] for way in Compression().facts["ways"][1:]]
+    assert len({start for start, _ in boxes}) == 1
+    for (_, width), num_bytes in zip(boxes, sent, strict=True):
+        share = num_bytes / sent[0]
+        assert width == pytest.approx(max(2, boxes[0][1] * share), abs=0.5)
+    assert not x.box.locator("svg .x-idle:visible").count()  # no empty box
+    x.press("Just show me")
+    assert not carries.count()
+    words = x.box.locator(".x-stage svg text").all_text_contents()
+    assert {"computes", "encodes", "waits", "more steps"} <= set(words)
 
 
 def test_no_line_of_a_sentence_begins_with_a_comma(explore):

@@ -9,7 +9,8 @@ from allranks.topics.sharding.sums import PRECISIONS, STAGES
 from tests.book.explorables.test_shell import ON_EACH_OTHER, PAGES
 
 PAGE = PAGES.get("sharding", "")
-HERE = {"billions": 8}  # what the page shows first: four ranks, four layers
+# What the page shows first: four ranks, four layers, 4 + 4 + 8 bytes.
+HERE = {"billions": 8, "precision": "float32"}
 pytestmark = pytest.mark.skipif(not PAGE, reason="no page shows the brick wall yet")
 
 
@@ -44,7 +45,7 @@ def test_a_reader_cuts_and_walks_through_the_step(explore):
 
 
 def test_the_knife_is_pulled_up_by_hand(explore):
-    """One wall is one notch; what each stop holds stays beside the one before."""
+    """One wall is one notch; what each stop holds stands beside the others."""
     x = explore(PAGE, "sharding")
     knife(x).scroll_into_view_if_needed()
     box = x.box.locator('[data-id="haft"]').bounding_box()
@@ -54,13 +55,14 @@ def test_the_knife_is_pulled_up_by_hand(explore):
     for notch, name in enumerate(STAGES):
         x.page.mouse.move(middle[0], middle[1] - 72 * notch, steps=4)
         assert x.summary.startswith(f"{name} on 4 ranks")
-        peaks = [peak for peak, _ in BrickWall(**HERE).facts["each"][: notch + 1]]
+        peaks = [peak for peak, _ in BrickWall(**HERE).facts["each"]]
         words = x.box.locator(".x-stage svg text").all_text_contents()
         assert all(amount(peak, "B") in words for peak in peaks)
-        assert x.box.locator('.x-stage [data-id^="most "]').count() == notch + 1
+        assert x.box.locator('.x-stage [data-id^="most "]').count() == len(STAGES)
     x.page.mouse.up()
     yellow = x.box.locator('.x-stage [data-id^="over "]')
-    assert yellow.evaluate_all("all => all.map(one => one.dataset.id)") == ["over 0"]
+    over = yellow.evaluate_all("all => all.map(one => one.dataset.id)")
+    assert over == ["over 0", "over 1"]
 
 
 def test_a_stop_of_the_knife_is_pressed(explore):
@@ -86,6 +88,25 @@ def test_the_answer_comes_to_each_stop_until_the_reader_takes_over(explore):
     x.page.wait_for_timeout(1500)
     assert knife(x).get_attribute("aria-valuenow") == "1"
     assert "It gathers weights twice" in x.box.inner_text()
+
+
+def test_a_reader_who_takes_over_misses_no_measure(explore):
+    """All four stops show what they hold before, and what they send at the answer."""
+    x = explore(PAGE, "sharding", asked=True, reduced_motion="no-preference")
+    held = x.box.locator('.x-stage [data-id^="most "]:visible')
+    sent = x.box.locator('.x-stage [data-id^="sent "]:visible')
+    assert held.count() == len(STAGES) and not sent.count()
+    x.press("ZeRO-3, by half")
+    x.press("Next")  # during the climb, which ends there
+    stop = knife(x).get_attribute("aria-valuenow")
+    x.page.wait_for_timeout(1300)
+    assert knife(x).get_attribute("aria-valuenow") == stop
+    words = x.box.locator(".x-stage svg text:visible").all_text_contents()
+    said = [
+        words.count(one) + words.count(f"sends {one}") for one in ("48 GB", "72 GB")
+    ]
+    assert said == [3, 1] and held.count() == len(STAGES)
+    assert sent.count() >= len(STAGES) - 1  # in DDP's first moments nothing is sent
 
 
 def test_eight_ranks_and_layers_are_a_choice(explore):
@@ -120,9 +141,17 @@ def test_bricks_fly_from_their_owners_and_sums_from_all(explore):
         x.page.keyboard.press("ArrowLeft")
     assert "the gradients of layer 2 collapse" in x.summary
     for rank in range(4):
-        bands = x.box.locator(f'[data-id^="m {rank} 2 "]')
-        ways = bands.evaluate_all("all => all.map(one => one.dataset.from)")
+        flies = x.box.locator(f'[data-id^="fly m {rank} 2 "]')
+        ways = flies.evaluate_all("all => all.map(one => one.dataset.from)")
         assert ways == [f"g {other} 2 {rank}" for other in range(4)]
+        # All that travels is hatched, and gives way to the stripes of the sum.
+        fills = flies.evaluate_all("all => all.map(one => one.getAttribute('fill'))")
+        assert all(fill.startswith("url(#hatch") for fill in fills)
+        bands = x.box.locator(f'[data-id^="m {rank} 2 "]')
+        assert bands.evaluate_all("all => all.every(one => !one.dataset.from)")
+    x.page.wait_for_timeout(500)
+    seen = "all => all.some(one => getComputedStyle(one).opacity > 0)"
+    assert not x.box.locator('[data-id^="fly "]').evaluate_all(seen)
 
 
 def test_what_is_cut_has_a_brick_per_rank_and_layer(explore):
@@ -166,7 +195,7 @@ def test_the_answer_is_the_bytes_and_follows_the_precision(explore):
     x.page.keyboard.press("End")  # playing is no answer
     assert sent.count() == 0 and x.box.locator(".x-options").is_visible()
     x.press("ZeRO-3, by half")
-    said = "Yes. It gathers weights twice: 36 GB, and the others send 24 GB."
+    said = "Yes. It gathers weights twice: 72 GB, and the others send 48 GB."
     assert said in x.box.inner_text() and sent.count() == len(STAGES)
     assert x.summary == BrickWall(**HERE, stage=3).facts["summary"]
     numbers = [*PRECISIONS][2]

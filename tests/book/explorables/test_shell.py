@@ -331,7 +331,7 @@ def test_a_question_hides_the_answer_until_it_is_answered(explore):
     assert guess.count() == 0 and summary.is_visible() and veiled.is_visible()
     verdict = x.box.locator(".x-verdict").inner_text()
     assert verdict.startswith(
-        "You guessed that 40.5 ms hide. The answer: “about half of it”"
+        "You guessed that 40.5 ms hide. The answer: “24.2 ms of it”"
     )
     assert "21.2 ms" in verdict and "21.2 ms of it is exposed" in x.summary
     x.page.reload()

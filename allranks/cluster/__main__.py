@@ -1,0 +1,5 @@
+"""Run the tool: ``python -m allranks.cluster``."""
+
+from allranks.cluster.command import script
+
+script()
