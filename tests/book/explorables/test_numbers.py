@@ -100,9 +100,8 @@ def test_a_bit_is_flipped(explore):
     assert bits(x) == "1011110000000001"
     for place in range(2, 6):
         x.press(f"Bit {place} of exponent, 1: flip it")
-    assert (
-        float(x.field("add to it").input_value()) < 1e-8
-    )  # as small beside it as before
+    added = float(x.field("add to it").input_value())
+    assert added < 1e-8  # as small beside the number as before
     assert bits(x) == "1000000000000001" and "5.96046448e-8" in x.summary
     x.press("Bit 10 of mantissa, 1: flip it")
     assert x.field("a number").input_value() == "-0"
