@@ -251,7 +251,7 @@ function more(i, { state: { nodes, gpus_per_node }, facts: { node_rank, local_ra
   };
   const ghost = free && h("svg:g", { class: "x-next", onclick: () => resize(n + 1) },
     rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5, style: "fill: transparent" }), // so that it can be pressed
-    text(x(n) + wide / 2 + (words ? 5 : 0), carTop + car / 2 + 5, words ? (pitch > 84 ? "press: + 1" : "+ 1") : car > 11 ? "+" : ""));
+    text(x(n) + wide / 2 + (words ? 7 : 0), carTop + car / 2 + 5, words ? (pitch > 78 ? "press: +1" : "+1") : car > 11 ? "+" : "", { class: "x-small" }));
   return draggable(h("svg:g", {},
     h("svg:rect", { x: edge - reach, y: carTop, width: reach + (free ? wide : reach), height: car, fill: "transparent" }), ghost,
     pitch > 40 && car > 30 && [-1, 1].map((side) => (side < 0 ? n > 1 : free) && h("svg:path", { class: "x-grip", d: `M${edge + side * 6} ${carTop + car / 2 - 5}l${side * 5} 5l${-side * 5} 5z` })),
@@ -284,7 +284,7 @@ function command({ state: { nodes }, facts, narrow }) {
     ? facts.commands.find((one) => one.includes(`--nproc-per-node ${nodes[facts.node_rank]} `)) : line;
   const flags = mine.split(/ (?=--)/).map((flag) => h("span", {}, flag.split(/(?<=--nnodes |--nproc-per-node )(\d+)/)
     .map((part, i) => (i % 2 ? h("b", {}, part) : part)))); // a line breaks between flags only
-  const where = nodes.length === 1 ? "" : facts.commands.length > 1 ? `On node ${facts.node_rank}, on others with their own number: ` : "On each node: ";
+  const where = nodes.length === 1 ? "" : facts.commands.length > 1 ? `On node ${facts.node_rank} (others: their own number): ` : "On each node: ";
   return h("div", { style: `min-height: ${narrow ? 7.6 : 3.4}rem` },
     code(mine, "command", [where, ...flags.flatMap((flag, i) => (i ? [" ", flag] : [flag]))]));
 }
