@@ -11,8 +11,9 @@ from functools import partial
 import torch
 from torch.utils import checkpoint as torchs
 
-from ch11_checkpoint import SIZES, by_hand, compare
+from ch11_checkpoint import by_hand
 from ch11_memory import HEADS, parse_args
+from recompute import SIZES, compare
 
 
 def to_the_end(module, x) -> torch.Tensor:

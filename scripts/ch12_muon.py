@@ -1,4 +1,4 @@
-"""Chapter 12 - Sharding: Muon, an optimizer that needs whole matrices.
+"""Chapter 12 - Sharding: Muon on many ranks, with matrices whole or cut.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch12_muon.py
@@ -14,46 +14,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from ch12_fsdp import whole
-from ch12_replicas import layers, off
+from ch12_replicas import off
 from meter import Meter
+from optim import Muon
 from tasks import GPT, loss_on, read_text
-
-
-def orthogonal(x: torch.Tensor) -> torch.Tensor:
-    """Return the nearest orthogonal matrices to x (K, m, n), roughly.
-
-    Five steps of Newton-Schulz put each singular value between 0.7 and 1.2.
-    """
-    wide = x.shape[-2] <= x.shape[-1]
-    x = x if wide else x.mT
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(5):
-        gram = x @ x.mT
-        x = 3.4445 * x + (2.0315 * gram @ gram - 4.775 * gram) @ x
-    return x if wide else x.mT
-
-
-class Muon(torch.optim.Optimizer):
-    """Replace momentum with an orthogonal matrix, and step along it."""
-
-    def __init__(self, params: list, lr=0.02, momentum=0.95) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum})
-
-    @torch.no_grad()
-    def step(self, closure=None) -> None:
-        """Update each matrix."""
-        for p in self.param_groups[0]["params"]:
-            self.update(p, p[None], p.grad[None])
-
-    def update(self, key, weights: torch.Tensor, grads: torch.Tensor) -> None:
-        """Update weights (K, m, n); their momentum is stored under a key."""
-        how, state = self.param_groups[0], self.state[key]
-        if not state:
-            state["momentum"] = torch.zeros_like(grads)
-        state["momentum"].lerp_(grads, 1 - how["momentum"])
-        ahead = grads.lerp(state["momentum"], how["momentum"])  # Nesterov
-        size = max(1, weights.shape[-2] / weights.shape[-1]) ** 0.5
-        weights -= how["lr"] * size * orthogonal(ahead)
 
 
 class Dealt(Muon):
@@ -87,29 +51,30 @@ class Cut(Muon):
         super().update(key, weights.to_local(), grads.to_local())
 
 
-def train(make, args, steps: int, rank: int, world_size: int, device):
-    """Train a GPT; return its weights, and a Meter of the last Muon step.
+def matrices(net: GPT) -> list[torch.nn.Parameter]:
+    """Return what Muon updates; AdamW updates the rest."""
+    return [p for p in net.blocks.parameters() if p.dim() == 2]
 
-    Muon itself plays one process, which sees all windows.
+
+def train(make, ignored, args, steps: int, rank, world_size: int, device):
+    """Train a GPT; return its weights, and a Meter of Muon's steps.
+
+    ignored: returns the parameters that FSDP2 is to leave whole.
+    rank: whose windows; slice(None) if one process sees those of all.
     """
     torch.manual_seed(args.seed)
     net, text = GPT(layers=args.layers).double().to(device), read_text()[0]
-    for modules in [*layers(net), net] if make is Cut else ():
-        fully_shard(modules)
-    matrices = [p for p in net.blocks.parameters() if p.dim() == 2]
-    rest = [p for p in net.parameters() if not any(p is m for m in matrices)]
-    optimizers = make(matrices), torch.optim.AdamW(rest)
+    fully_shard(net, ignored_params={*ignored(net)})
+    muon, own = make(matrices(net)), {*matrices(net)}
+    adamw = torch.optim.AdamW([p for p in net.parameters() if p not in own])
+    meter = Meter(net, muon)
     dice = torch.Generator().manual_seed(args.seed)
-    meter, shape = Meter(net, optimizers[0]), (world_size, 4)  # windows
     for _ in range(steps):
-        starts = torch.randint(len(text) - 64, shape, generator=dice)
-        mine = starts.flatten() if make is Muon else starts[rank]
-        loss_on(net, text, mine, device).backward()
-        for p in rest if make is Dealt else ():
-            dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+        starts = torch.randint(len(text) - 64, (world_size, 4), generator=dice)
+        loss_on(net, text, starts[rank].flatten(), device).backward()
         with meter:
-            optimizers[0].step()
-        optimizers[1].step()
+            muon.step()
+        adamw.step()
         net.zero_grad()
     return whole(net.named_parameters()), meter
 
@@ -127,15 +92,17 @@ def parse_args(argv: list[str] | None = None):
 def main(args, rank: int, world_size: int, device: torch.device) -> None:
     """Train in each way; compare the steps with those of one process."""
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
-    place = rank, world_size, device
-    zero, one = (train(Muon, args, n, *place)[0] for n in (0, args.steps))
+    place, alone = (world_size, device), (Muon, GPT.parameters, args)
+    every = slice(None), *place
+    zero, one = (train(*alone, n, *every)[0] for n in (0, args.steps))
     names = [n for n in zero if "blocks" in n and zero[n].dim() == 2]
-    size = sum(zero[n].numel() for n in names)
-    for label, make in {"dealt out": Dealt, "cut": Cut}.items():
-        ours, meter = train(make, args, args.steps, *place)
-        moved, path = (length(w, zero, names) for w in (ours, one))
-        gap = f"{off(ours, one):.0e} off: steps {moved / path:.2f} times"
-        gap += f" as long, {length(ours, one, names) / path:.0%} off course"
+    size, path = sum(zero[n].numel() for n in names), length(one, zero, names)
+    ways = {"dealt out": (Dealt, matrices), "cut": (Cut, lambda net: [])}
+    for label, way in ways.items():
+        ours, meter = train(*way, args, args.steps, rank, *place)
+        gap = f"{off(ours, one):.0e} off: steps"
+        gap += f" {length(ours, zero, names) / path:.2f} times as long,"
+        gap += f" {length(ours, one, names) / path:.0%} off course"
         held = f"momentum {meter.held['states'] / size:.2f}"
         held += f", sent {meter.sent / args.steps / size:.2f} bytes per number"
         if rank == 0:

@@ -18,14 +18,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from ch12_replicas import layers, off
+from checkpoint import read_folder
 from tasks import GPT, loss_on, read_text
 
 
 class Run:
-    """A training run, and all that its next step depends on.
-
-    mesh: the ranks that share the model; None if one process has it all.
-    """
+    """A training run, on the ranks of a mesh, or in one process without it."""
 
     def __init__(self, args, device, mesh: DeviceMesh | None = None) -> None:
         self.device, self.mesh, self.step = device, mesh, 0
@@ -78,17 +76,9 @@ class Run:
 
 
 def parse_args(argv: list[str] | None = None):
-    """Read the flags; refuse a folder that exists, or cannot be made."""
+    """Read the flags."""
     parser = job.Flags(__doc__, steps=2, layers=1, seed=0)
-    parser.add_argument("--folder", default="ch12_reshard", help="to write")
-    parser.add_argument("--overwrite", action="store_true", help="write there")
-    args = parser.parse_args(argv)
-    above = os.path.dirname(os.path.abspath(args.folder))
-    if os.path.exists(args.folder) and not args.overwrite:
-        job.refuse(f"{args.folder} exists: --overwrite it, or name another")
-    if not args.folder or not os.access(above, os.W_OK):
-        job.refuse(f"--folder {args.folder!r}: name one that can be made")
-    return args
+    return read_folder(parser, argv, "ch12_reshard")
 
 
 def main(args, rank: int, world_size: int, device: torch.device) -> None:
@@ -96,8 +86,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     if world_size > 12:
         job.refuse(f"{world_size} ranks share 12 windows: start 12 at most")
-    sizes = [*range(world_size, 0, -1), world_size]
-    for leg, size in enumerate(sizes):
+    for leg, size in enumerate([*range(world_size, 0, -1), world_size]):
         torch.manual_seed(args.seed + leg)  # not the saved weights
         mesh = DeviceMesh(device.type, [*range(size)])
         if rank < size:
@@ -112,7 +101,7 @@ def main(args, rank: int, world_size: int, device: torch.device) -> None:
             job.say(f"{size} ranks: step {run.step}, {len(files)} files")
     torch.manual_seed(args.seed)
     alone = Run(args, device)
-    alone.train(args.steps * len(sizes))
+    alone.train(args.steps * (world_size + 1))
     ours, theirs = run.whole(), alone.whole()
     if rank > 0:
         return

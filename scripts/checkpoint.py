@@ -45,6 +45,19 @@ def keep(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
+def read_folder(parser: argparse.ArgumentParser, argv, default: str):
+    """Add --folder and --overwrite; refuse a folder that must not be made."""
+    parser.add_argument("--folder", default=default, help="to write")
+    parser.add_argument("--overwrite", action="store_true", help="write there")
+    args = parser.parse_args(argv)
+    above = os.path.dirname(os.path.abspath(args.folder))
+    if os.path.exists(args.folder) and not args.overwrite:
+        job.refuse(f"{args.folder} exists: --overwrite it, or name another")
+    if not args.folder or not os.access(above, os.W_OK):
+        job.refuse(f"--folder {args.folder!r}: name one that can be made")
+    return args
+
+
 def save(path: str, state: dict) -> None:
     """Write a new file, then rename it: no crash can break the old one."""
     new = f"{path}.new"

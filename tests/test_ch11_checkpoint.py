@@ -12,6 +12,7 @@ from scripts import ch11_selective  # which puts their folder on the path
 import ch11_checkpoint as script
 import ch11_ledger
 import ch11_memory
+import recompute
 
 SIZES = ["--width 64", "--width 32 --layers 5", "--width 96 --tokens 32 --words 700"]
 WAYS = ["keep all", "ours", "torch, to the end", "torch", "torch, selective"]
@@ -21,8 +22,8 @@ OTHERS = WAYS[1:]
 def make(flags: str):
     """Return flags, and a small net behind dropout with its batch."""
     args = script.parse_args(flags.split(), words=256, rounds=1)
-    net, *rest = script.make(args)
-    net.blocks = nn.ModuleList(map(script.Redone, net.blocks))
+    net, *rest = ch11_memory.make(args)
+    net.blocks = nn.ModuleList(map(recompute.DropoutBlock, net.blocks))
     return args, net, *rest
 
 
@@ -38,7 +39,7 @@ def gradients(way, net, *rest):
     """Return the gradients of a way, and the state of the dice afterwards."""
     choose(net, way)
     net.zero_grad()
-    script.run(net, *rest)
+    recompute.forward_backward(net, *rest)
     return [p.grad for p in net.parameters()], torch.get_rng_state()
 
 
@@ -88,16 +89,16 @@ def test_what_is_kept_is_as_predicted(flags):
     args, net, *rest = make(flags)
     ledger = ch11_ledger.Ledger(ch11_ledger.parts_of(net), rest[0])
     wanted = {
-        way: script.forecast(args, *numbers)[0]
+        way: recompute.forecast(args, *numbers)[0]
         for way, (_, *numbers) in ch11_selective.by_torch(args).items()
     }
     assert [*wanted] == WAYS
     for way, kept in wanted.items():
         choose(net, way)
-        found = ch11_memory.track(net, *rest, script.run)["loss"]
+        found = ch11_memory.track(net, *rest, recompute.forward_backward)["loss"]
         assert found["Activation"] + found["Other"] - 4 == kept, way
         with ledger.watch():
-            script.run(net, *rest, ledger.note)
+            recompute.forward_backward(net, *rest, ledger.note)
         by_hooks = dict(ledger.rows)["loss"]["activations"]
         if way != "torch, selective":
             assert by_hooks == kept, way
@@ -143,7 +144,7 @@ def test_products_are_as_many_as_predicted(flags):
         total = counted.operations + attention * (3 + again)
         numbers = ch11_selective.by_torch(args)[way][1:]
         ratio = total / (3 * (forward + attention))
-        assert script.forecast(args, *numbers)[1] == pytest.approx(ratio)
+        assert recompute.forecast(args, *numbers)[1] == pytest.approx(ratio)
 
 
 def test_a_module_that_draws_anew_would_be_found():
@@ -161,7 +162,7 @@ def test_the_scripts_print_a_line_for_each_way(num, capsys):
     threads = torch.get_num_threads()
     args = script.parse_args(["--width", "32"], words=256, rounds=1)
     ways = script.by_hand if num == 2 else ch11_selective.by_torch
-    script.compare(args, ways(args))
+    recompute.compare(args, ways(args))
     torch.set_num_threads(threads)
     _, *rows, last = capsys.readouterr().out.splitlines()
     assert [re.split("  +", row)[0] for row in rows] == WAYS[:num]
@@ -169,6 +170,19 @@ def test_the_scripts_print_a_line_for_each_way(num, capsys):
         numbers = re.split("  +", row)[1:]
         assert numbers[0] == numbers[1] and len(numbers) == 5
     assert last == "all gradients are equal, bit for bit"
+
+
+def test_a_way_with_other_gradients_is_refused(capsys):
+    """Before it is called equal; the rows above it stay."""
+    threads = torch.get_num_threads()
+    args = script.parse_args(["--width", "32"], words=256, rounds=1)
+    kept = recompute.per_token(args)[0]
+    plain = script.by_hand(args)["keep all"]
+    ways = {"keep all": plain, "double": (lambda body, x: 2 * body(x), kept, 0)}
+    with pytest.raises(SystemExit, match=r"^double: other gradients: that is a bug$"):
+        recompute.compare(args, ways)
+    torch.set_num_threads(threads)
+    assert "equal" not in capsys.readouterr().out
 
 
 def test_no_rounds_are_refused_in_a_sentence():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from allranks import Ranks
-from scripts import ch12_muon
+from scripts import ch12_muon, optim
 from tests.ranks import run_on
 
 START = """
@@ -17,10 +17,14 @@ import ch12_muon
 from ch12_replicas import off
 
 warnings.filterwarnings("ignore", "FSDP2-wrapped module")
-args, place = SimpleNamespace(layers=3, seed=0), (rank, world_size, device)
+args, place = SimpleNamespace(layers=3, seed=0), (world_size, device)
 
-def train(make, steps=2):
-    return ch12_muon.train(make, args, steps, *place)
+def alone(steps=2):
+    how = ch12_muon.Muon, ch12_muon.GPT.parameters
+    return ch12_muon.train(*how, args, steps, slice(None), *place)[0]
+
+def train(make, ignored):
+    return ch12_muon.train(make, ignored, args, 2, rank, *place)
 
 def blocks(weights):
     return [n for n in weights if "blocks" in n and weights[n].dim() == 2]
@@ -39,7 +43,7 @@ def test_dealt_out_matrices_end_where_one_process_does(ranks):
     """So does all that AdamW updates; and a rank keeps and sends what it should."""
     found = ranks.run(
         """
-theirs, (ours, meter) = train(ch12_muon.Muon)[0], train(ch12_muon.Dealt)
+theirs, (ours, meter) = alone(), train(ch12_muon.Dealt, ch12_muon.matrices)
 num = sum(ours[n].numel() for n in blocks(ours))
 off(ours, theirs), len(ours), meter.held["states"] / num, meter.sent / 2 / num
 """,
@@ -57,8 +61,7 @@ def test_parts_of_matrices_go_elsewhere_and_nothing_says_so(ranks):
     """Steps of the right length, and they lead 30 % or more off course."""
     found = ranks.run(
         """
-zero, one, ours = (train(*how)[0] for how in
-                   ((ch12_muon.Muon, 0), (ch12_muon.Muon, 2), (ch12_muon.Cut, 2)))
+zero, one, ours = alone(0), alone(), train(ch12_muon.Cut, lambda net: [])[0]
 names = blocks(ours)
 path = ch12_muon.length(one, zero, names)
 apart = ch12_muon.length(ours, one, names) / path
@@ -104,7 +107,7 @@ def test_newton_schulz_leaves_directions_and_evens_lengths(shape):
     """The result has the singular vectors of its input, and values near 1."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
     u, _, v = torch.linalg.svd(x, full_matrices=False)
-    core = u.mT @ ch12_muon.orthogonal(x) @ v.mT  # diagonal, in the same basis
+    core = u.mT @ optim.orthogonal(x) @ v.mT  # diagonal, in the same basis
     values = core.diagonal(dim1=-2, dim2=-1)
     assert values.min() > 0.5 and values.max() < 1.3
     assert (core - torch.diag_embed(values)).abs().max() < 1e-9
@@ -113,8 +116,8 @@ def test_newton_schulz_leaves_directions_and_evens_lengths(shape):
 def test_rows_of_an_orthogonal_matrix_are_not_what_rows_give():
     """A matrix of two equal halves: as a whole it has half the directions."""
     half = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).double()
-    whole = ch12_muon.orthogonal(torch.cat([half, half])[None])[0]
-    apart = ch12_muon.orthogonal(torch.stack([half, half])).flatten(0, 1)
+    whole = optim.orthogonal(torch.cat([half, half])[None])[0]
+    apart = optim.orthogonal(torch.stack([half, half])).flatten(0, 1)
     lengths = [torch.linalg.matrix_norm(m, 2).item() for m in (whole, apart)]
     assert lengths[0] < 1.3 and lengths[1] > 0.5 * 2**0.5 * 1.3
 
