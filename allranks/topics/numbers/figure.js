@@ -202,8 +202,8 @@ const tips = (x, y) => [-1, 1].map((side) => h("svg:path", { class: "x-grip", d:
 // What each format reaches, and the number as an upright line with a dot in each row: a
 // ring among subnormal numbers. Where the number does not fit, the dot is where it ends.
 function ranges({ state, facts, before, set, width, narrow }) {
-  const most = narrow ? 7 : 11, apart = narrow ? 6 : 8, gaps = width - (narrow ? 62 : 106), right = gaps - (narrow ? 50 : 76), ends = narrow ? NEAR : ENDS, [low, high] = ends;
-  const wide = right - 7.2 * most - SIDE - 2 * TIP, x = (at) => SIDE + TIP + wide * (at - low) / (high - low), top = narrow ? 36 : 22;
+  const side = narrow ? 46 : SIDE, most = narrow ? 7 : 11, apart = narrow ? 6 : 8, gaps = width - (narrow ? 62 : 106), right = gaps - (narrow ? 50 : 76), ends = narrow ? NEAR : ENDS, [low, high] = ends;
+  const wide = right - 7.2 * most - side - 2 * TIP, x = (at) => side + TIP + wide * (at - low) / (high - low), top = narrow ? 36 : 22;
   const now = place(facts.exact[0], ends), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
     const { label } = FORMATS[key], it = facts.formats[key], y = top + i * ROW, mid = y + ROW / 2, chosen = key === state.form;
@@ -214,7 +214,7 @@ function ranges({ state, facts, before, set, width, narrow }) {
     const dot = it.fits ? x(now) : Math.min(last, Math.max(least, x(now)));
     return pressable(h("svg:g", {},
       rect(0, y + 1, width, ROW - 2, { style: chosen ? "fill: var(--x-shade)" : "fill: transparent" }),
-      text(4, mid + 4, label, { ...start, class: chosen ? "x-strong" : "" }),
+      text(4, mid + 4, narrow ? label.replace("fp8 ", "") : label, { ...start, class: chosen ? "x-strong" : "" }),
       rect(least, mid - 4, normal - least, 8, { class: "x-idle" }),
       rect(normal, mid - 7, last - normal, 14, { class: "x-box", style: gray(chosen ? 50 : 18) }), tip(it.normal, normal, -1), tip(it.most, last, 1),
       dot !== x(now) && h("svg:path", { class: "x-idle", d: `M${dot} ${mid}H${x(now)}` }),
@@ -236,10 +236,10 @@ function ranges({ state, facts, before, set, width, narrow }) {
   return { floor: floor + 28, parts: [
     text(2, 13, narrow ? "1. Which hold it?" : "1. Which formats hold the number?", { ...start, class: "x-strong" }),
     rect(narrow ? 136 : 274, 5, 20, 8, { class: "x-idle" }), text(narrow ? 162 : 300, 13, "subnormal", start),
-    text(right, top - 9, "stores", end), text(gaps, top - 9, "gap", end),
+    text(right, top - 9, "stores", end), text(gaps - (narrow ? 10 : 0), top - 9, "gap", end),
     h("svg:g.x-answer", {}, narrow && text(width, 13, "then", end), text(width, top - 9, `${narrow ? "" : "then "}${plusOf(brief(facts.exact[1], 7))}`, end)),
     h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
-    h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide + 2 * TIP}` }),
+    h("svg:path", { class: "x-frame", d: `M${side} ${floor}H${side + wide + 2 * TIP}` }),
     (narrow ? [-8, 0, 8] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
       text(x(k), floor + 22, k ? raised(10, k) : "1")]),
     old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };

@@ -98,7 +98,8 @@ def test_a_rank_is_counted_machine_by_machine(explore):
     chosen.focus()
     x.page.keyboard.press("ArrowRight")
     assert "Rank 3 of 4 is local rank 1 on node 1" in x.summary
-    assert words().count("+ 1 local") == 2 and "= 2 before + 1 local" in words()
+    assert words().count("+ 1 local") == 3  # above, below, and in the question
+    assert "rank 3= 2 before + 1 local" in words()
     x.page.keyboard.press("Home")
     assert "Rank 0 of 4" in x.summary and words().count("0 before + 0 local") == 2
     assert chosen.get_attribute("aria-valuemax") == "3"
