@@ -202,6 +202,29 @@ def test_the_record_has_what_the_page_explains():
     }
 
 
+@pytest.mark.parametrize(
+    "package, title", [("deepspeed", "DeepSpeed"), ("accelerate", "Accelerate")]
+)
+def test_each_row_of_the_tables_to_move_has_been_tried(package, title):
+    """By the names of its options; and its default is the package's."""
+    page = (ROOT / "book/ch12_2_moving.md").read_text("utf8")
+    section = page.partition(f"## And from {title}?")[2].partition("\n## ")[0]
+    _, _, *table = (line for line in section.splitlines() if line.startswith("|"))
+    tried = {}
+    for row in (row for row in RECORD["rows"] if row["clone"] == package):
+        (tried[row["test"]],) = row["ends"].values()
+    assert len(table) > 6
+    for line in table:
+        option, default, *_ = line.replace("`<wbr>`", "").strip("|").split("|")
+        names = ("_".join(re.findall(r"\w+", o)) for o in re.findall("`(.+?)`", option))
+        default = default.strip().replace("`", "")
+        said = tried.pop("test_" + "__".join(names))
+        assert said.startswith(
+            f"passed: default {default};" if default else "passed: ran"
+        )
+    assert len(tried) < 4  # what the page says below its tables
+
+
 @pytest.mark.parametrize("folder", [None, "", "/nowhere"])
 def test_without_clones_one_sentence_says_what_to_clone(main, folder):
     """And where, and how to go on."""
@@ -235,24 +258,28 @@ def test_what_is_not_installed_is_named_in_one_sentence(
     monkeypatch.setattr(main, "version", missing)
     monkeypatch.setattr(main, "play", None)
     main.main(["--installed"])
-    (said,) = capsys.readouterr().out.splitlines()
-    assert said.startswith("make outside: transformers is not installed, so ")
-    assert "pip install --target DIR transformers" in said
+    said = capsys.readouterr().out.splitlines()
+    for name, sentence in zip(main.INSTALLED, said, strict=True):
+        assert sentence.startswith(f"make outside: {name} is not installed, so ")
+        assert f"pip install --target DIR {name}" in sentence
     assert json.loads(kept.read_text()) == RECORD
 
 
 def test_what_needs_no_clone_leaves_the_other_rows(main, kept, monkeypatch):
-    """The new rows take the place of that package's alone."""
+    """The new rows take the place of the packages' alone."""
     monkeypatch.setattr(main, "version", lambda name: "9.9")
     monkeypatch.setattr(main, "play", lambda *_: {"test_it": "passed: gap 1e-09"})
     main.main(["--installed"])
-    record, (name,) = json.loads(kept.read_text()), main.INSTALLED
-    assert record["installed"][name]["version"] == "9.9"
-    assert outside.gap(record, name) == "off by at most 1e-09"
+    record, names = json.loads(kept.read_text()), main.INSTALLED
+    for name in names:
+        assert record["installed"][name]["version"] == "9.9"
+        assert outside.gap(record, name) == "off by at most 1e-09"
     for key in ("day", "torch", "clones"):
         assert record[key] == RECORD[key]
-    others = [[r for r in x["rows"] if r["clone"] != name] for x in (record, RECORD)]
-    assert others[0] == others[1] and len(others[0]) == len(record["rows"]) - 1
+    others = [
+        [r for r in x["rows"] if r["clone"] not in names] for x in (record, RECORD)
+    ]
+    assert others[0] == others[1] and len(others[0]) == len(record["rows"]) - len(names)
 
 
 def test_without_a_clone_the_copy_has_our_files_alone(main, tmp_path):

@@ -29,13 +29,17 @@
   // Show `names` in a title as code.
   const words = (title) => title.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
+  // A signature may begin within a word, as "xpected" does, for both ways to write it.
+  const wordStart = (text, at) => at - /\w*$/.exec(text.slice(0, at))[0].length * /\w/.test(text[at]);
+
   // Show the line that matched; a long one is cut around the match.
   function excerpt(hit) {
-    const begin = Math.max(0, Math.min(hit.begin - 60, hit.end - LETTERS));
+    const from = wordStart(hit.text, hit.begin);
+    const begin = Math.max(0, Math.min(from - 60, hit.end - LETTERS));
     const end = Math.min(hit.text.length, Math.max(hit.end, begin + LETTERS));
     const stop = Math.min(hit.end, end);
-    return make("code", {}, begin ? "…" : "", hit.text.slice(begin, hit.begin),
-      make("mark", {}, hit.text.slice(hit.begin, stop)),
+    return make("code", {}, begin ? "…" : "", hit.text.slice(begin, from),
+      make("mark", {}, hit.text.slice(from, stop)),
       hit.text.slice(stop, end), end < hit.text.length ? "…" : "");
   }
 

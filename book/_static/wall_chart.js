@@ -69,8 +69,13 @@
         tab.setAttribute("aria-selected", chosen);
         tab.tabIndex = chosen ? 0 : -1;
       });
+      // Begin where something travels, so that tanks, lanes and sends all say something; a
+      // GPU alone sends nothing, and begins at its peak.
+      const { sends } = facts.layouts[name];
+      const half = (sends[0]?.[0] + Math.max(...sends.map(([, end]) => end))) / 2;
       const sums = moments().map(([, held]) => held.reduce((a, b) => a + b));
-      go(sums.indexOf(Math.max(...sums)));
+      if (sends.length) go(moments().findLastIndex(([since]) => since <= half), half);
+      else go(sums.indexOf(Math.max(...sums)));
     }
 
     const tabs = panels.map((panel, i) => {
@@ -106,6 +111,14 @@
         if (at === moments().length - 1) stop();
       }, TIMES);
     });
+    const [back, next] = [["Back", -1], ["Next", 1]].map(([words, by]) => {
+      const button = make("button", { type: "button" }, words);
+      button.addEventListener("click", () => {
+        stop();
+        go(at + by);
+      });
+      return button;
+    });
     // The slider is time; a tank shows the last moment before. Keys go from one to the next.
     slider.addEventListener("input", () => {
       stop();
@@ -121,7 +134,7 @@
       go(to);
     });
     figure.prepend(make("div", { class: "wall-bar" },
-      make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), play), now, slider);
+      make("div", { role: "tablist", "aria-label": "Layout" }, ...tabs), back, next, play), now, slider);
     choose(layout);
     figure.classList.add("wall-on");
   }

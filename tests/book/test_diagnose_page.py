@@ -238,6 +238,11 @@ def test_the_example_is_diagnosed(tab):
     assert still.locator("mark").inner_text().startswith("Expected to have finished")
     tab.get_by_role("button", name="Show an example").click()
     assert "takes no part" in results(tab)[0] and not still.count()
+    # The whole word is marked, and not in yellow.
+    seen = tab.locator(".diagnose-found mark").first
+    assert seen.inner_text().startswith("Expected to have finished")
+    ground = seen.evaluate("one => getComputedStyle(one).backgroundColor")
+    assert ground == "rgba(0, 0, 0, 0)"
 
 
 @pytest.mark.parametrize("width", [1280, 390])

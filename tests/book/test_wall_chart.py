@@ -47,8 +47,19 @@ def test_the_playhead_fills_tanks_and_squares(chart):
     assert "activations" not in said
 
 
+def test_it_begins_in_the_middle_of_what_is_sent(chart):
+    """Tanks, lanes and sends all say something; Next and Back go from there."""
+    assert shown(chart)["sent"] == pytest.approx([0.5] * 4, abs=0.1)
+    said = chart.locator(".wall-now").inner_text
+    first = said()
+    chart.get_by_role("button", name="Next").click()
+    assert said() != first and min(shown(chart)["sent"]) > 0.4
+    chart.get_by_role("button", name="Back").click()
+    assert said() == first
+
+
 def test_a_tab_shows_another_layout(chart):
-    """By an arrow key too; the moment is again the fullest."""
+    """By an arrow key too; a GPU alone sends nothing, and is seen at its fullest."""
     assert chart.get_by_role("tab", name="DDP").get_attribute("aria-selected") == "true"
     assert len(shown(chart)["sent"]) == 4
     chart.get_by_role("tab", name="DDP").focus()

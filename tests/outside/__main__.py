@@ -42,7 +42,7 @@ CLONES = {
     "assignment2-systems": "stanford-cs336/assignment2-systems",
     "nanochat": "karpathy/nanochat",
 }
-INSTALLED = ("transformers",)
+INSTALLED = ("transformers", "accelerate", "deepspeed")
 FIRST_MUON = "3a5e0bc50b123f37220f1ace6813f080455d19f3"  # with which nanochat began
 NEEDS = {"nanochat": FIRST_MUON}
 ENV = {
@@ -51,6 +51,7 @@ ENV = {
     "TORCHDYNAMO_DISABLE": "1",  # nanochat compiles its steps: minutes on a CPU
     "NANOCHAT_DTYPE": "float32",
     "HF_HUB_OFFLINE": "1",  # transformers reads what it wrote, and downloads nothing
+    "DS_ACCELERATOR": "cpu",
 }
 
 
@@ -85,6 +86,10 @@ CLOSE = {
     )
 }
 ON_CPU = {"torch.cuda.is_available()": "True", 'DEVICE = "cuda"': 'DEVICE = "cpu"'}
+ROWS = {"rows.py": "rows.py"}
+ACCELERATE = {"test_accelerate.py": "accelerate_rows.py", "launcher.py": "launcher.py"}
+ACCELERATE |= ROWS
+DEEPSPEED = {"test_deepspeed.py": "deepspeed_rows.py", "engine.py": "engine.py"} | ROWS
 RUNS = [
     Run(
         "assignment2-systems",
@@ -117,6 +122,8 @@ RUNS = [
     Run(*STEPS, ("ch12_muon.Dealt", "torch.optim.Muon"), NEW, select="newest_rule"),
     Run(*STEPS, ZERO, NEW, select="adamw"),
     Run("transformers", "test_llama.py", FSDP[1:], {"test_llama.py": "llama.py"}),
+    Run("accelerate", "test_accelerate.py", FSDP[1:], ACCELERATE),
+    Run("deepspeed", "test_deepspeed.py", FSDP[1:], DEEPSPEED),
 ]
 
 
@@ -230,10 +237,11 @@ def inside(copy: Path, run: Run, subject: str) -> None:
 
 
 def ends(report: Path) -> Iterator[tuple[str, str]]:
-    """Yield each test of a report, and how it ended: with a gap, or with an error."""
+    """Yield each test of a report, and how it ended: with what it said, or an error."""
     for case in ElementTree.parse(report).iter("testcase"):
         properties = {p.get("name"): p.get("value") for p in case.iter("property")}
         gap = f"gap {properties['gap']}" if "gap" in properties else ""
+        gap = properties.get("said", gap)
         end, why = "passed", gap
         for kind in ENDS:
             if (found := case.find(kind)) is not None:

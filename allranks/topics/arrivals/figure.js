@@ -93,7 +93,7 @@ function chip(x, y, value, who, attributes = {}) {
 
 // The part of a drawing that all lanes share.
 function places({ state, facts, width, narrow }) {
-  const left = narrow ? 62 : 72, right = narrow ? 38 : 46, scale = (width - left - right) / TIMEOUT;
+  const left = narrow ? 62 : 72, right = narrow ? 68 : 46, scale = (width - left - right) / TIMEOUT;
   const x = (seconds) => left + seconds * scale, end = facts.begins ?? TIMEOUT;
   const bottom = TOP + PITCH * WORLD_SIZE, term = narrow ? 40 : 44, label = narrow ? 74 : 82;
   // Below the line the numbers are added up; the row stays within the drawing.
@@ -134,7 +134,9 @@ function bars(rank, { state: { arrives }, facts, before, narrow }, { x, end }) {
 function parts(rank, { state: { arrives }, facts, width }, place, change) {
   const { x, end, slot, bottom, chipY } = place, y = TOP + PITCH * rank, middle = y + LANE / 2 + 4;
   const at = arrives[rank], gone = at === null, start = { "text-anchor": "start" };
-  const held = Math.min(x(end) + CHIP / 2 + 14, width - 32 - CHIP), room = x(TIMEOUT) - held - CHIP;
+  // The result stands after the line, or where that would cover the axis' end, after it.
+  const near = x(end) + CHIP / 2 + 14, covers = near < x(TIMEOUT) + 3 && near + CHIP > x(TIMEOUT) - 3;
+  const held = Math.min(covers ? x(TIMEOUT) + 3 : near, width - 32 - CHIP), room = x(TIMEOUT) - held - CHIP;
   return [
     text(0, middle, `rank ${rank}`, { ...start, class: gone ? "x-soft" : "" }),
     facts.begins !== null && [

@@ -119,8 +119,9 @@ const chip = (rank, words, kind = "") =>
   h(`span.x-cell${kind}`, { style: `--hue: ${rankColor(rank)}` }, words);
 
 const GUTTER = 68, HEIGHT = 356; // px: what stands left of the cards, the drawing
-// From the top: the orders of the next two epochs, the order that is dealt, the trays.
-const NEXT = 22, ORDER = 96, TRAYS = 172, SLOTS = 196;
+// From the top, as time runs: the order that is dealt, the trays, the orders of the next
+// two epochs.
+const ORDER = 48, TRAYS = 124, SLOTS = 148, NEXT = HEIGHT - 44;
 const DEAL = 32, MANY = 44; // px: the height of the order, in one row and in several
 const LEAST = 17, GAP = 8; // px: a card's height in a tray, at least
 const STEP = "stroke: var(--x-ink); stroke-width: 1.5"; // of the frame of this step
@@ -153,7 +154,7 @@ function card([x, y, wide, high], words, need, kind, style, more) {
 // as many steps are seen as fit, from step `first` on.
 function trays({ world_size: W, batch_size }, { share, step }, width, need) {
   const between = Math.min(10, 80 / W), pitch = (width - GUTTER - 3 + between) / W, wide = pitch - between, inner = wide - Math.min(12, wide / 8);
-  const size = Math.min(batch_size, share) || 1, steps = Math.ceil(share / size), room = HEIGHT - SLOTS;
+  const size = Math.min(batch_size, share) || 1, steps = Math.ceil(share / size), room = NEXT - 8 - SLOTS;
   const columns = Math.max(1, Math.min(size, Math.floor(inner / need))), lines = Math.ceil(size / columns);
   const seen = Math.max(1, Math.min(steps, Math.floor(room / (lines * LEAST + GAP))));
   const tall = Math.min(room / seen, Math.max(80, lines * 24 + GAP)), high = (tall - GAP) / lines, across = Math.min(64, inner / columns);
@@ -174,16 +175,16 @@ function trays({ world_size: W, batch_size }, { share, step }, width, need) {
 // equally many, or whether it is dealt at all: this is the round of the deal, or null.
 const open = ({ num_samples: n, world_size: W }) => n % W ? Math.floor(n / W) : null;
 
-// The orders of the next epochs stand above; that they are the same again is wrong.
+// The orders of the next epochs stand below; that they are the same again is wrong.
 function nextOrders({ state, facts, set, width }, cards, need) {
   const same = state.shuffle && !state.set_epoch;
   return [1, 2].map((ahead) => {
-    const epoch = state.epoch + ahead, y = NEXT + (2 - ahead) * 24, { num_samples: n } = state;
+    const epoch = state.epoch + ahead, y = NEXT + (ahead - 1) * 24, { num_samples: n } = state;
     // What does not fit is counted, because a number that is not read says nothing.
     const one = cards.rows === 1, across = one ? cards.across : need + 4, fit = one ? n : Math.floor((width - GUTTER - 74) / across);
     const lead = epoch <= BOUNDS.epoch[1] && state.shuffle ? { onclick: () => set({ epoch }), style: "cursor: pointer" } : {};
     return h("svg:g", lead, h("svg:title", {}, `the order of epoch ${epoch}`),
-      text(0, y + 15, `epoch ${epoch}`, { "text-anchor": "start", class: "x-small x-soft" }),
+      text(0, y + 15, `epoch ${epoch}`, { "text-anchor": "start" }),
       facts.orders[ahead].slice(0, fit).map((sample, place) => h("svg:g", { "data-id": `${epoch} place ${place}` },
         card([GUTTER + place * across, y, across - 2, 19], sample, need, same ? "x-wrong" : "x-box", "--hue: var(--x-soft); --deep: 12%"))),
       fit < n && text(GUTTER + fit * across + 3, y + 14, `… ${n - fit} more`, { "text-anchor": "start", class: "x-small x-soft" }));
@@ -213,7 +214,7 @@ function origin({ shuffle, set_epoch, epoch, seed }, narrow) {
   const words = set_epoch ? `set_epoch(${epoch}): shuffled from seed + epoch = ${seed + epoch}${narrow ? "" : ", so each epoch differs"}`
     : `no set_epoch: ${narrow ? "" : "each epoch repeats "}the order of epoch 0${narrow ? " again" : ""}`;
   return [!set_epoch && rect(GUTTER, 0, 7.1 * words.length + 4, 18, { class: "x-wrong" }),
-    text(GUTTER + (set_epoch ? 0 : 6), 13, words, { "text-anchor": "start", class: set_epoch ? "x-small x-soft" : "x-small x-on-wrong" })];
+    text(GUTTER + (set_epoch ? 0 : 6), 13, words, { "text-anchor": "start", class: set_epoch ? "" : "x-small x-on-wrong" })];
 }
 
 // Make an arrow's end above a tray, with so much of its shaft.
@@ -264,7 +265,7 @@ function deal(view) {
     card(slot, sample, need, gone ? "x-idle" : "x-box", look, again && "again")),
     // One box across all trays: a box for each rank would count the answer.
     asked && rank === 0 && h("svg:g", { class: "x-guess" },
-      card([slot[0], slot[1], tray.left(W - 1) - tray.left(0) + slot[2], slot[3]], "?", 10, "x-idle")));
+      card([tray.left(0), slot[1], tray.left(W - 1) - tray.left(0) + tray.wide, slot[3]], "?", 10, "x-idle")));
   });
   const first = facts.step * size * W, after = Math.min(first + size * W, read * W);
   const dealt = !facts.steps ? [] : round === null || Math.floor(round / size) !== facts.step ? framed(first, after, at, cards)
@@ -272,7 +273,7 @@ function deal(view) {
   return picture(width, HEIGHT, `All ${state.num_samples} samples, each with the rank that reads it`,
     origin(state, narrow), nextOrders(view, cards, need), bracket(state, facts, at, cards, narrow),
     text(0, ORDER + 20, `epoch ${epoch}`, { "text-anchor": "start", class: "x-strong" }),
-    upto(W).map((rank) => [rect(tray.left(rank), TRAYS, tray.wide, HEIGHT - TRAYS, { rx: 5, "data-id": `tray ${rank}`,
+    upto(W).map((rank) => [rect(tray.left(rank), TRAYS, tray.wide, NEXT - 8 - TRAYS, { rx: 5, "data-id": `tray ${rank}`,
       style: `fill: color-mix(in srgb, ${rankColor(rank)} 10%, var(--x-ground))` }),
     fine && tip(tray.left(rank) + tray.wide / 2, rankColor(rank), 10),
     text(tray.left(rank) + tray.wide / 2, TRAYS + 17, tray.wide > 46 ? `rank ${rank}` : rank, { class: "x-small" })]),

@@ -48,8 +48,8 @@ function moves(state, stage, cut) {
   }[stage])).filter((move) => move && move[0] !== move[1] && move[2]);
 }
 
-function summary(state, { shares, fullest }) {
-  const stage = STAGES[state.stage], { num_devices } = state;
+function summary(state, facts) {
+  const { shares, fullest } = facts, stage = STAGES[state.stage], { num_devices } = state, failed = failing(facts);
   const says = {
     start: "Between steps, device 0 holds all there is.",
     scatter: "The batch comes from the host, a share for each device.",
@@ -70,10 +70,12 @@ function summary(state, { shares, fullest }) {
   if (shares.length === 1)
     for (const name of ["replicate", "gather", "reduce"])
       says[name] = "One device does it all: nothing moves.";
+  if (state.stage === failed) says[stage] += " It does not fit: the step ends here.";
+  if (failed !== null && state.stage > failed) says[stage] = `Not reached, because ${STAGES[failed]} ran out of memory.`;
   const idle = num_devices - shares.length;
   return `Shares of ${shares.join(", ")} samples`
     + (idle ? `; ${idle} of ${num_devices} devices without.` : ".")
-    + ` Stage ${stage}: ${says[stage]} Device 0 holds up to ${mb(fullest[0])} in a step`
+    + ` Stage ${stage}: ${says[stage]} Device 0 ${failed === null ? "holds" : "would hold"} up to ${mb(fullest[0])} in a step`
     + (fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}.` : ".");
 }
 
@@ -194,15 +196,15 @@ function bar(device, view, { edge, scale, high, y: place }) {
   }));
   if (view.asking) return h("svg:g", { style: `--hue: ${rankColor(device)}` }, // what it will hold is the answer
     h("svg:text", { x: edge, y: y - 4, ...left }, h("svg:tspan.x-strong", {}, `device ${device}`),
-      `: ${mb(facts.totals[0][device])}, then ${samples(facts.shares[device] ?? 0)}: ?`),
-    rect(edge, y, view.width - edge - (view.narrow ? 4 : WAITS), high, { class: "x-idle", rx: 0 }), parts);
+      `: ${mb(facts.totals[0][device])}, then ${samples(facts.shares[device] ?? 0)}${view.narrow ? "" : ` and their ${view.state.loss_inside ? "loss" : "outputs"}`}: ?`),
+    rect(edge, y, full - edge, high, { class: "x-frame", rx: 0 }), parts, coming(device, view, x, y, high, scale));
   return h("svg:g", { style: `--hue: ${never ? "var(--x-soft)" : rankColor(device)}` },
     // The weights that replicate sends leave from here.
     !device && STAGES[at] !== "replicate" && rect(edge, y, facts.memory[at][0][0] * scale, high, { fill: "none", "data-id": "sent" }),
     h("svg:text", { x: edge, y: y - 4, ...left },
       h("svg:tspan.x-strong", {}, `device ${device}`), `: ${mb(facts.totals[at][device])}`,
       device < facts.shares.length ? "" : ", no share",
-      h("svg:tspan.x-soft.x-answer", {}, `, at most ${mb(facts.fullest[device])}${view.narrow ? "" : " in the step"}`)),
+      h("svg:tspan.x-answer", {}, `, at most ${mb(facts.fullest[device])}${view.narrow ? "" : " in the step"}`)),
     !never && facts.waits[at][device] && [rect(idle - 24, view.narrow ? y - 15 : y + high / 2 - 8, 48, view.narrow ? 14 : 16, { class: "x-wait" }),
       text(idle, view.narrow ? y - 4 : y + high / 2 + 4, "waits", small)],
     rect(edge, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
@@ -210,6 +212,17 @@ function bar(device, view, { edge, scale, high, y: place }) {
     h("svg:g", { opacity: never ? 0.7 : null }, parts),
     !never && x > full && rect(full, y, x - full, high, { class: "x-wrong", rx: 0, "data-id": `over ${device}` }),
     !never && x > full + wide("does not fit") && high > 13 && text((full + x) / 2, y + high / 2 + 4, "does not fit", { class: "x-small x-on-wrong" }));
+}
+
+// Draw what a question lets one know: that weights and inputs come, and forward's activations.
+function coming(device, { facts, state }, x, y, high, scale) {
+  if (device >= facts.shares.length) return null;
+  const share = facts.shares[device], come = [device ? state.param_mb : 0, 0, 0, share * state.input_mb, share * state.activation_mb];
+  return come.map((size, kind) => {
+    const start = x, width = size * scale;
+    x += width;
+    return size > 0 && [rect(start, y, width, high, { class: "x-idle", rx: 0 }), named(kind, start, width, y, high)];
+  });
 }
 
 // Draw how much memory each device has, through all bars but no words; what passes it does
@@ -253,7 +266,7 @@ function arrows({ state, facts }, { edge, middle, top }) {
 
 // The stages as a film: what every device holds at the end of each. The frame that is
 // looked at can be pulled along, and each can be chosen. While a question is open, its
-// frames are empty.
+// frames say only which devices hold anything.
 function film(view, { until }) {
   const { state, facts, set, width, narrow } = view, never = unreached(view), says = never ? "not reached" : carried(view);
   const line = STAGES[state.stage] + (says && `: ${says}`), failed = failing(facts);
@@ -265,7 +278,7 @@ function film(view, { until }) {
     totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), Math.max(1, (wideness - 6) * total / until),
       Math.max(1.5, each - 2), { class: "x-box x-answer", rx: 0, ...failed !== null && k > failed ? { opacity: 0.45, style: "--hue: var(--x-soft); --deep: 12%" }
         : { style: `--hue: ${rankColor(device)}; --deep: 60%` } })),
-    text(k * pitch + wideness / 2, FILM / 2 + 4, "?", { class: "x-small x-soft x-guess" }),
+    totals.map((total, device) => total > 0 && rect(k * pitch + 4, place(device), wideness - 6, Math.max(1.5, each - 2), { class: "x-idle x-guess", rx: 0 })),
     !narrow && STAGES[k].replace("_", "_ ").split(" ").map((line, i) =>
       text(k * pitch + wideness / 2, FILM + 13 + 13 * i, line, { class: k === at ? "x-small x-strong" : "x-small" })));
   const half = 3.7 * line.length, middle = at * pitch + wideness / 2;
@@ -307,13 +320,15 @@ function draw(view) {
   return {
     picture: picture(width, key.bottom, "",
       film(view, place),
-      text(edge - 8, top + 6, "host", { ...right, class: "x-small x-soft", "data-id": stage === "scatter" ? null : "host" }),
+      text(edge - 8, top + 6, "host", { ...right, class: "x-small" }),
+      // The batch waits there until it is cut.
+      (view.asking || at < 1) && [rect(edge - 34, top + 11, 26, 16, { class: "x-box", style: "--hue: var(--x-soft)", "data-id": "host" }), text(edge - 21, top + 23, state.batch_size, small)],
       devices.map((i) => bar(i, view, place)),
       limit(view, place),
       excess(view, place),
       !unreached(view) && arrows(view, place),
       !narrow && (unreached(view) || carried(view)) && text(width - 2, place.y(0) - 4,
-        unreached(view) ? `not reached: ${STAGES[failing(facts)]} ran out of memory` : `arrows: ${carried(view)}`, { ...right, class: "x-small x-soft" }),
+        unreached(view) ? `not reached: ${STAGES[failing(facts)]} ran out of memory` : `arrows: ${carried(view)}`, right),
       h("svg:path", { class: "x-frame", d: `M${edge} ${floor - 4}v4H${edge + until * scale}v-4` }),
       [0, 0.5, 1].map((part, i) => text(edge + part * until * scale, floor + 15, part ? mb(part * until) : "0",
         { ...small, "text-anchor": ["start", "middle", "end"][i] })),

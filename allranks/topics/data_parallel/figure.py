@@ -164,12 +164,19 @@ def _summary(state: dict, facts: dict) -> str:
     if alone:
         for name in "replicate", "gather", "reduce":
             says[name] = "One device does it all: nothing moves."
+    # The step ends where memory does, so the stages after it are not reached.
+    ends = [at for at in facts["runs_out"] if at is not None]
+    failed = min(ends, default=len(STAGES))
+    if state["stage"] == failed:
+        says[stage] += " It does not fit: the step ends here."
+    elif state["stage"] > failed:
+        says[stage] = f"Not reached, because {STAGES[failed]} ran out of memory."
+    holds = "would hold" if ends else "holds"
     idle = state["num_devices"] - len(cut)
     words = f"Shares of {', '.join(map(str, cut))} samples"
     words += f"; {idle} of {state['num_devices']} devices without." if idle else "."
-    words += (
-        f" Stage {stage}: {says[stage]} Device 0 holds up to {_mb(full[0])} in a step"
-    )
+    words += f" Stage {stage}: {says[stage]} Device 0 {holds} up to {_mb(full[0])}"
+    words += " in a step"
     words += f", device 1 up to {_mb(full[1])}." if len(full) > 1 else "."
     return words
 

@@ -180,10 +180,13 @@ function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, fly }
   const [kind] = id.split(" "), least = kind === "step" ? 2 : 1;
   if (end <= from || begin >= to || (wide < 0.3 && least === 1)) return null;
   const fits = wide > (b > 9 ? 18 : 10) && tall > 11, look = [b === at && "x-strong", tall < 16 && "x-small"].filter(Boolean).join(" ");
+  const box = rect(left, y, Math.max(least, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
+    style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[kind]}%, var(--x-ground))${b === at ? tall < 20 ? "; stroke-width: 2" : "" : tall < 4 ? "; stroke: none" : ""}`, "data-id": fly ? null : `${id} ${b}` });
+  const word = fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: look, "data-id": fly ? null : `t ${id} ${b}` });
   return h("svg:g", b < NUM ? { onclick: () => set({ batch: b }), style: "cursor: pointer" } : {}, h("svg:title", {}, told),
-    rect(left, y, Math.max(least, wide - 1), tall, { class: b === at ? "x-box x-chosen" : "x-box", rx: Math.min(3, wide / 6, tall / 4),
-      style: `--hue: var(--x-soft); fill: color-mix(in srgb, var(--x-soft) ${DEEP[kind]}%, var(--x-ground))${b === at ? tall < 20 ? "; stroke-width: 2" : "" : tall < 4 ? "; stroke: none" : ""}`, "data-id": `${id} ${b}`, "data-from": fly }),
-    fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: look, "data-id": `t ${id} ${b}`, "data-from": fly && `t ${fly}` }));
+    // What flies keeps its own size, and its place stays marked until it is there.
+    fly ? [rect(left, y, Math.max(least, wide - 1), tall, { class: "x-idle" }), fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: "x-soft" }),
+      h("svg:g", { "data-id": `${id} ${b}`, "data-from": fly }, box, word)] : [box, word]);
 }
 
 // The buttons that add a worker and take one away stand where they don't move.
@@ -229,13 +232,13 @@ function loading(view, { state: { num_workers: n }, facts: { batches }, set }, w
 }
 
 // The queue: a slot for each batch that may be ahead, the next to be taken at the bottom.
-function slots(view, { facts: { batches, room, most_ready: most }, narrow }, width) {
+function slots(view, { state: { num_workers: n }, facts: { batches, room, most_ready: most }, narrow }, width) {
   const tall = Math.min(QUEUE / Math.max(1, room), 34), y = (place) => QUEUE_END - (place + 1) * tall;
   const top = QUEUE_END - tall * room, pieces = queued(batches), middle = (QUEUE_END + top) / 2;
   const mine = pieces.filter(([b]) => b === view.at);
   return { from: mine.length && y(mine[0][1]) + 1, until: mine.length && y(mine.at(-1)[1]) + tall - 1, ground: [
     text(0, room ? middle - 3 : QUEUE_END - 20, "queue", start),
-    text(0, room ? middle + 13 : QUEUE_END - 4, room ? `holds ${room}` : "none", { ...start, class: "x-small x-soft" }),
+    text(0, room ? middle + 13 : QUEUE_END - 4, room ? `holds ${room > n && n > 1 && room < 20 ? `${n} × ${room / n}` : room}` : "none", { ...start, class: "x-small" }),
     upto(room <= 16 ? room : room && 1).map((place) => rect(LEFT + 0.5, room <= 16 ? y(place) + 1 : top, width - LEFT - RIGHT - 1,
       (room <= 16 ? tall : tall * room) - 2, { class: "x-frame", "stroke-opacity": 0.35 })),
     room > 0 && !most && text((LEFT + width) / 2, QUEUE_END - tall / 2 + 4, narrow ? "empty: taken at once" : "stays empty: the model takes each batch at once",

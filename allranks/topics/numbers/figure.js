@@ -104,12 +104,13 @@ function show(form, code) {
 function one(form, [negative, number], [down, more]) {
   const code = encode(form, number, negative), value = decode(form, code);
   const total = add(form, code, encode(form, more, down));
-  const [below, above] = neighbors(form, code).map((next) => show(form, next));
   const off = value && size(plus(size(value), minus(number)));
+  const near = neighbors(form, code), [below, above] = near.map((next) => show(form, next)), beside = value && decode(form, near[1] ?? near[0]);
   return {
     bits: bits(form, code), kind: kind(form, code), below, value: show(form, code), above,
     error: !off ? "–" : off[0] ? `${decimal([100n * off[0] * number[1], off[1] * number[0]], 2)} %` : "none",
     fits: !less(decode(form, form.top), number) && !number[0] === !(value?.[0] ?? 1n),
+    gap: value ? decimal(size(plus(beside, minus(value))), 3) : "–",
     sum: show(form, total), lost: more[0] > 0n && total === code && value !== null,
     least: show(form, 1), normal: show(form, 2 ** form.mantissa), most: show(form, form.top),
   };
@@ -155,7 +156,7 @@ const fields = [
 const ENDS = [-46, 39], NEAR = [-8, 8]; // powers of ten, the ends of the axis; on a phone, of its middle
 const ROW = 24, SIDE = 76, TIP = 7; // px: a format's row, what stands left of axis and ruler, an axis' ends
 const DEPTH = [44, 28, 12]; // %: sign, exponent, mantissa; no rank, so all gray
-const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" };
+const small = { class: "x-small" }, soft = { class: "x-small x-soft" }, start = { "text-anchor": "start" }, end = { "text-anchor": "end" };
 const gray = (depth) => `--hue: var(--x-soft); --deep: ${depth}%`;
 const raised = (base, k) => base + [...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
 const plusOf = (words) => words[0] === "-" ? `− ${words.slice(1)}` : `+ ${words}`;
@@ -188,44 +189,59 @@ function verdict(x, y, it) {
         text(x, y + 4, fits ? "lost" : it.sum.replace("-", "−"), { class: "x-small x-on-wrong" })]);
 }
 
+// Return what is added, in the same ratio to another number: on the ruler, which is in
+// gaps, the sum stays within reach.
+function inRatio({ exact: [number, add] }, to) {
+  const ratio = Number((Number(add) / Number(number)).toPrecision(2)), now = ratio * Number(to);
+  return Number.isFinite(now) && now ? String(Number(now.toPrecision(4))) : add;
+}
+
+// Tips beside a handle: it can be dragged.
+const tips = (x, y) => [-1, 1].map((side) => h("svg:path", { class: "x-grip", d: `M${x + side * 12} ${y - 5}l${side * 5} 5l${-side * 5} 5z` }));
+
 // What each format reaches, and the number as an upright line with a dot in each row: a
 // ring among subnormal numbers. Where the number does not fit, the dot is where it ends.
 function ranges({ state, facts, before, set, width, narrow }) {
-  const most = narrow ? 9 : 13, right = width - (narrow ? 64 : 78), ends = narrow ? NEAR : ENDS, [low, high] = ends;
-  const wide = right - 7.4 * most - SIDE - 2 * TIP, x = (at) => SIDE + TIP + wide * (at - low) / (high - low), top = 20;
+  const side = narrow ? 46 : SIDE, most = narrow ? 7 : 11, apart = narrow ? 6 : 8, gaps = width - (narrow ? 62 : 106), right = gaps - (narrow ? 50 : 76), ends = narrow ? NEAR : ENDS, [low, high] = ends;
+  const wide = right - 7.2 * most - side - 2 * TIP, x = (at) => side + TIP + wide * (at - low) / (high - low), top = narrow ? 36 : 22;
   const now = place(facts.exact[0], ends), sign = facts.exact[0][0] === "-" ? "-" : "", floor = top + ROW * KEYS.length + 4;
   const rows = KEYS.map((key, i) => {
     const { label } = FORMATS[key], it = facts.formats[key], y = top + i * ROW, mid = y + ROW / 2, chosen = key === state.form;
-    const [least, normal, end] = [it.least, it.normal, it.most].map((words) => x(place(words, ends)));
+    const [least, normal, last] = [it.least, it.normal, it.most].map((words) => x(place(words, ends)));
     // Where a range goes on beyond the axis, it has a tip.
     const tip = (words, at, side) => ((Math.log10(Number(words)) - (side > 0 ? high : low)) * side > 0.01) && h("svg:path", { class: "x-goes-on",
       d: `M${at} ${mid - 7}l${TIP * side} 7 ${-TIP * side} 7z`, style: `fill: color-mix(in srgb, var(--x-soft) ${chosen ? 50 : 18}%, transparent); stroke: var(--x-soft)` });
-    const dot = it.fits ? x(now) : Math.min(end, Math.max(least, x(now)));
+    const dot = it.fits ? x(now) : Math.min(last, Math.max(least, x(now)));
     return pressable(h("svg:g", {},
       rect(0, y + 1, width, ROW - 2, { style: chosen ? "fill: var(--x-shade)" : "fill: transparent" }),
-      text(4, mid + 4, label, { ...start, class: chosen ? "x-strong" : "" }),
+      text(4, mid + 4, narrow ? label.replace("fp8 ", "") : label, { ...start, class: chosen ? "x-strong" : "" }),
       rect(least, mid - 4, normal - least, 8, { class: "x-idle" }),
-      rect(normal, mid - 7, end - normal, 14, { class: "x-box", style: gray(chosen ? 50 : 18) }), tip(it.normal, normal, -1), tip(it.most, end, 1),
+      rect(normal, mid - 7, last - normal, 14, { class: "x-box", style: gray(chosen ? 50 : 18) }), tip(it.normal, normal, -1), tip(it.most, last, 1),
       dot !== x(now) && h("svg:path", { class: "x-idle", d: `M${dot} ${mid}H${x(now)}` }),
       h("svg:g", {}, h("svg:title", {}, `is ${it.value}`), h("svg:circle", { cx: dot, cy: mid, r: it.fits ? 4.5 : 6,
         class: !it.fits ? "x-wrong" : it.kind === "subnormal" ? "x-open" : "x-handle" })),
-      stored(right, mid, it, most), verdict(width - 20, mid, it)),
+      stored(right, mid, it, most), text(gaps, mid + 4, brief(it.gap, apart), { "text-anchor": "end", class: "x-small" }), verdict(width - 20, mid, it)),
     `row ${key}`, `Look closely at ${label}: ${it.least} to ${it.most}`, () => set({ form: key }), chosen);
   });
   const line = draggable(h("svg:g", {},
-    h("svg:circle", { cx: x(now), cy: floor, r: 8, class: "x-handle", "data-id": "number" }),
+    h("svg:circle", { cx: x(now), cy: floor, r: 8, class: "x-handle", "data-id": "number" }), tips(x(now), floor),
     h("svg:rect", { x: x(now) - 22, y: floor - 10, width: 44, height: 34, fill: "transparent" })),
   "number", { label: "the number, as a power of ten", now, low, high, said: facts.exact[0],
     move: (by, from) => from + by / wide * (high - low), step: (by) => now + by / 4,
-    set: (to) => set({ number: sign + Number((10 ** to).toPrecision(2)) }) });
+    set: (to) => {
+      const number = sign + Number((10 ** to).toPrecision(2));
+      set({ number, add: inRatio(facts, number) });
+    } });
   const old = before && x(place(before.facts.exact[0], ends));
-  return { floor: floor + 24, parts: [
-    text(SIDE, 13, narrow ? "it reaches" : "what each format reaches", { ...soft, ...start }),
-    text(right, 13, "it stores", { ...soft, "text-anchor": "end" }), text(width, 13, plusOf(brief(facts.exact[1], 7)), { ...small, "text-anchor": "end" }),
+  return { floor: floor + 28, parts: [
+    text(2, 13, narrow ? "1. Which hold it?" : "1. Which formats hold the number?", { ...start, class: "x-strong" }),
+    rect(narrow ? 136 : 274, 5, 20, 8, { class: "x-idle" }), text(narrow ? 162 : 300, 13, "subnormal", start),
+    text(right, top - 9, "stores", end), text(gaps - (narrow ? 10 : 0), top - 9, "gap", end),
+    h("svg:g.x-answer", {}, narrow && text(width, 13, "then", end), text(width, top - 9, `${narrow ? "" : "then "}${plusOf(brief(facts.exact[1], 7))}`, end)),
     h("svg:path", { d: `M${x(now)} ${top}V${floor}`, style: "stroke: var(--x-mark); stroke-width: 1.5" }), rows,
-    h("svg:path", { class: "x-frame", d: `M${SIDE} ${floor}H${SIDE + wide + 2 * TIP}` }),
+    h("svg:path", { class: "x-frame", d: `M${side} ${floor}H${side + wide + 2 * TIP}` }),
     (narrow ? [-8, 0, 8] : [-40, -20, 0, 20]).map((k) => [h("svg:path", { class: "x-frame", d: `M${x(k)} ${floor - 3}v6` }),
-      text(x(k), floor + 19, k ? raised(10, k) : "1", soft)]),
+      text(x(k), floor + 22, k ? raised(10, k) : "1")]),
     old && h("svg:path", { class: "x-ghost", d: `M${old} ${top}V${floor}` }), line] };
 }
 
@@ -251,8 +267,8 @@ function cells({ state, facts, set, width, narrow }, top) {
       const next = typed(form, code + (bit === "0" ? 1 : -1) * 2 ** --place), key = `bit ${g} ${i}`;
       const cell = h("svg:g", { "data-key": key }, rect(from + i * across, top, across - 1, 26, { class: "x-box", rx: across < 14 ? 1 : 3, style: gray(DEPTH[g]) }),
         text(from + (i + 0.5) * across - 0.5, top + 17, bit, small));
-      return next === null ? cell : pressable(cell, key, `Bit ${i + 1} of ${name}, ${bit}: flip it`, () => set({ number: next }));
-    }), text(from, top - 4, narrow && !g ? "±" : name, { ...soft, ...start }), text(from, top + 42, means[g], { ...small, ...start })];
+      return next === null ? cell : pressable(cell, key, `Bit ${i + 1} of ${name}, ${bit}: flip it`, () => set({ number: next, add: g === 1 ? inRatio(facts, next) : state.add }));
+    }), text(from, top - 5, narrow && !g ? "±" : name, start), text(from, top + 42, means[g], start)];
   });
   return [boxes, at + 9 * it.value.length < width && text(at, top + 18, `= ${it.value}`, { ...start, class: "x-strong" })];
 }
@@ -282,7 +298,7 @@ function labels(form, marks, x, sign, first, middle, y, width) {
 function ruler({ state, facts, set, width, narrow }, top) {
   const form = FORMATS[state.form], it = facts.formats[state.form], [number, more] = ["number", "add"].map((name) => read(name, state[name]));
   const code = encode(form, number[1], number[0]), total = decode(form, add(form, code, encode(form, more[1], more[0])));
-  const value = decode(form, code), base = top + 48, sums = base + 42, from = narrow ? 52 : SIDE, to = width - 14, middle = (from + to) / 2;
+  const value = decode(form, code), base = top + 48, sums = base + 42, from = narrow ? 52 : SIDE, to = width - 18, middle = (from + to) / 2;
   if (value === null) return [rect(from, base - 22, to - from, 30, { class: "x-wrong" }),
     text(middle, base - 2, `${it.value}: the largest number is ${it.most}`, { class: "x-on-wrong" })];
   const sides = [0, 1].map((side) => outwards(form, code, side)), next = sides[1][0] ?? sides[0][0];
@@ -304,21 +320,22 @@ function ruler({ state, facts, set, width, narrow }, top) {
   const unit = Number(decimal(gap)), k = gap[0].toString(2).length - gap[1].toString(2).length, at = (x(value) + x(next[1])) / 2;
   const most = around * unit, added = Math.min(most, Math.max(-most, Number(facts.exact[1])));
   return [
-    text(2, top + 16, "number", { ...soft, ...start }), text(2, sums + 4, "sum", { ...soft, ...start }),
+    text(2, top + 16, "number", start), text(2, sums + 4, "sum", start),
     h("svg:path", { d: `M${from} ${base}H${to}`, style: "stroke: var(--x-ink); stroke-width: 1.5" }),
     [value, ...inside.flat().map(([, v]) => v)].map((v) => h("svg:path", { d: `M${x(v)} ${base - 10}V${base}`, style: "stroke: var(--x-ink); stroke-width: 1.5" })),
-    Math.abs(x(next[1]) - x(value)) > 40 && text(at, base - 5, `gap ${raised(2, k)}`, soft),
+    Math.abs(x(next[1]) - x(value)) > 40 && text(at, base - 5, `gap ${raised(2, k)}`),
     beyond.map(([a, b, words]) => [rect(a, base - 18, b - a, 18, { class: "x-wrong" }), b - a > 30 && text((a + b) / 2, base - 5, words, { class: "x-small x-on-wrong" })]),
     text(middle, base + 17, it.value, { class: "x-small x-strong" }),
     labels(form, inside[0], x, -1, it.value, middle, base + 17, width), labels(form, inside[1], x, 1, it.value, middle, base + 17, width),
-    arrow(x(exact), top + 18, x(value), base - 12, 1), h("svg:circle", { cx: x(exact), cy: top + 12, r: 6, class: "x-open" }),
-    x(exact) + 7 * facts.exact[0].length < to ? text(x(exact) + 12, top + 16, facts.exact[0], { ...small, ...start })
-      : text(x(exact) - 12, top + 14, facts.exact[0], { ...small, "text-anchor": "end" }),
+    arrow(x(exact), top + 18, x(value), base - 12, 1), h("svg:circle", { cx: x(exact), cy: top + 12, r: 6, class: "x-handle" }),
+    x(exact) + 7 * facts.exact[0].length < to ? text(x(exact) + 12, top + 16, facts.exact[0], start)
+      : text(x(exact) - 12, top + 14, facts.exact[0], end),
     h("svg:path", { class: "x-frame", d: `M${from} ${sums}H${to}`, opacity: 0.5 }), [...halves].map((at) => h("svg:path", { class: "x-frame", d: `M${at} ${sums - 9}v18`, "stroke-dasharray": "3 3" })),
     h("svg:g.x-answer", {}, arrow(x(sum), sums - 7, goal, base + 24, -1)),
     far > around && h("svg:path", { class: "x-arrow", d: `M${x(sum) - 24 * right} ${sums + 6}l4 -12m4 0l-4 12` }), // the axis breaks
-    far > around && text(x(sum) + 6 * right, sums + 18, far < 1e6 ? `${Math.round(far)} gaps away` : "far away", { ...small, "text-anchor": right > 0 ? "end" : "start" }),
-    draggable(h("svg:g", {}, h("svg:circle", { cx: x(sum), cy: sums, r: 7, class: "x-handle", "data-id": "sum" }),
+    far > around && text(x(sum) + 6 * right, sums + 18, `${far < 1e6 ? Math.round(far) : raised(10, Math.floor(Math.log10(far)))} gaps away`, { "text-anchor": right > 0 ? "end" : "start" }),
+    draggable(h("svg:g", {}, h("svg:circle", { cx: x(sum), cy: sums, r: 8, class: "x-handle", "data-id": "sum" }), tips(x(sum), sums),
+      h("svg:path", { d: `M${x(sum) - 4} ${sums}h8m-4 -4v8`, style: "stroke: var(--x-ground); stroke-width: 2" }),
       h("svg:rect", { x: x(sum) - 22, y: sums - 16, width: 44, height: 36, fill: "transparent" })),
     "sum", { label: "what is added, on the ruler", now: added, low: -most, high: most, said: facts.exact[1],
       move: (by, from) => from + by / per * unit, step: (by) => added + by * unit / 10,
@@ -333,11 +350,11 @@ function draw(view) {
   const it = facts.formats[state.form], heading = (y, words) => text(2, y, words, { ...start, class: "x-strong" });
   return {
     picture: picture(width, floor + 231, "", parts,
-      heading(floor + 16, `${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 38),
-      heading(floor + 100, /inf|NaN/.test(it.value) ? "It has no neighbors:" : "Its neighbors. Drag the sum:"), ruler(view, floor + 106)),
+      heading(floor + 16, `2. ${label} stores ${it.value}. Flip a bit:`), cells(view, floor + 38),
+      heading(floor + 100, /inf|NaN/.test(it.value) ? "3. It has no neighbors:" : "3. Which number is nearest to the sum? Drag it:"), ruler(view, floor + 106)),
     below: [
-      h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. A dashed part holds subnormal numbers, which have "
-        + "fewer bits the smaller they are. Beyond a dashed mark of the ruler, the sum goes to another number. "
+      h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. Subnormal numbers have fewer bits the "
+        + "smaller they are. The gap is the distance to the next number. Beyond a dashed mark of the ruler, the sum goes to another number. "
         + "tf32 is float32 on its way into a product on some GPUs; sums of fp8 are float32's, rounded."),
       table("All six formats", ["format", "bits", "next below", "the number", "next above", "error", "sum", "smallest", "largest"],
         KEYS.map((key) => {

@@ -33,9 +33,9 @@ class Numbers(Explorable):
         """Say what the number becomes in each format, and what the sum is.
 
         ``formats`` has for each format its bits, the number that they stand for with
-        its neighbors below and above, the rounding error, whether it is within the
-        format's reach, the sum, and whether the sum is what the number was, although
-        something else was added.
+        its neighbors below and above, the gap to the next, the rounding error, whether
+        it is within the format's reach, the sum, and whether the sum is what the number
+        was, although something else was added.
 
         Raises:
             ValueError: if a text is no number, or there is no such format.
@@ -105,8 +105,12 @@ def _one(
     value = decode(form, code)
     below, above = sums.neighbors(form, code)
     shown = [_show(form, one) for one in (below, code, above, total)]
-    # Infinity and NaN have no distance from the number that was typed.
+    # Infinity and NaN have no distance from the number that was typed, nor a next one.
     error = "–" if value is None else "none"
+    gap = "–"
+    if value is not None:
+        beside = decode(form, below if above is None else above)
+        gap = decimal(abs(value - beside), 3)
     if value is not None and abs(value) != size:
         error = f"{decimal(100 * abs(abs(value) - size) / size, 2)} %"
     return {
@@ -116,6 +120,7 @@ def _one(
         "value": shown[1],
         "above": shown[2],
         "error": error,
+        "gap": gap,
         "fits": size <= decode(form, form.top) and bool(size) == (value != 0),
         "sum": shown[3],
         "lost": bool(more[1]) and total == code and value is not None,

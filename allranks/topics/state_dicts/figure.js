@@ -106,7 +106,7 @@ const choices = [["", "nothing"], ["DDP", "DDP"], ["compile", "torch.compile"],
   ["DataParallel", "DataParallel"], ["FSDP2", "FSDP2 (fully_shard)"]];
 
 const slots = (side, who) => ["wraps in", "then in", "at last in"].map((words, i) => ({
-  label: `${who} ${words}`, kind: "choice", options: choices,
+  label: `${who} ${words}`, kind: "choice", options: (s) => choices.filter(([name]) => name !== "FSDP2" || !s[side].slice(0, i).some((one) => one.startsWith("D"))),
   get: (s) => s[side][i] ?? "", show: (s) => s[side].length >= i,
   set: (name, s) => ({ repaired: false,
     [side]: [...s[side].slice(0, i), ...(name ? [name] : []), ...s[side].slice(i + 1)] }),
@@ -123,7 +123,7 @@ const fields = [
 // Tell why torch would refuse one more wrapper, or return "".
 const refusal = (order, name) => {
   try {
-    return check([...order, name]) ?? "";
+    return check(putOn(order, name)) ?? "";
   } catch (reason) {
     return reason.message;
   }
@@ -133,7 +133,7 @@ const LINES = { DataParallel: ["Data-", "Parallel"] }; // of a name that is too 
 const TITLES = { saved: "The model that saves", loaded: "The model that loads" };
 const KINDS = { Tensor: "whole tensors", DTensor: "parts" };
 const WHO = { saved: "The writer", loaded: "The reader" }, CHAR = 7.25, KEY = 21, VALUE = 24;
-const START = { "text-anchor": "start" }, END = { "text-anchor": "end" }, SOFT = { class: "x-small x-soft" }, MONO = { "font-family": "monospace", class: "x-small" };
+const START = { "text-anchor": "start" }, END = { "text-anchor": "end" }, MONO = { "font-family": "monospace", class: "x-small" };
 // A wrapper belongs to no rank, so it is gray; the outer, the deeper.
 const gray = (i) => `fill: color-mix(in srgb, var(--x-soft) ${[10, 22, 34, 46][i]}%, var(--x-ground))`;
 
@@ -142,6 +142,12 @@ const value = (x, y, kind, id) => (kind === "Tensor"
   ? rect(x, y, VALUE, 14, { class: "x-frame", rx: 1, style: gray(3), "data-id": id })
   : [0, 1].map((rank) => rect(x + 13 * rank, y, 11, 14, { class: "x-frame", rx: 1, "data-id": `${id} ${rank}`,
     style: `stroke: ${rankColor(rank)}; fill: color-mix(in srgb, ${rankColor(rank)} 50%, var(--x-ground))` })));
+
+// Put a wrapper on. Nobody builds fully_shard(DDP(net)), though torch takes it: each of
+// these brings the ranks together, so one takes the other's place.
+const PARALLEL = ["DDP", "DataParallel", "FSDP2"];
+const putOn = (order, name) => (PARALLEL.includes(name) && order.some((one) => PARALLEL.includes(one))
+  ? order.map((one) => (PARALLEL.includes(one) ? name : one)) : [...order, name]);
 
 // Draw the wrappers that one can put on.
 function palette({ state, set, narrow }, which, at) {
@@ -152,15 +158,15 @@ function palette({ state, set, narrow }, which, at) {
       rect(x + 1, at.y + 20, wide - 5, at.chip, { class: why ? "x-idle" : "x-frame", "data-id": `add ${which} ${name}`,
         style: why ? "" : "fill: var(--x-shade)" }),
       lines.map((words, k) => text(x + wide / 2 - 2, at.y + 24 + at.chip / 2 - 7 * (lines.length - 1) + 14 * k, words,
-        { class: why ? "x-small x-soft" : "x-small" }))),
-    `add ${which} ${name}`, `${WHO[which]} wraps in ${name}`, () => set({ [which]: [...order, name], repaired: false }));
+        { class: why ? "x-soft" : wide < 90 ? "x-small" : "" }))),
+    `add ${which} ${name}`, `${WHO[which]} wraps in ${name}`, () => set({ [which]: putOn(order, name), repaired: false }));
   });
 }
 
 // Draw a model in its wrappers. The model stays where it is, and each wrapper goes around.
 function nest(view, which, at) {
-  const { state, facts, set, before } = view, order = state[which], { level } = at;
-  const top = at.y + 24 + at.chip + MOST * level, tall = 2 * level + 4, inset = 8 * MOST;
+  const { state, facts, set, before } = view, order = state[which], { level, most: room } = at;
+  const top = at.y + 24 + at.chip + room * level, tall = 2 * level + 4, inset = 8 * MOST;
   const fresh = before && before.state[which].length < order.length; // the last one was put on just now
   const around = order.map((name, i) => {
     const out = i + 1, x = at.x + inset - 8 * out, y = top - level * out, width = at.width - 2 * inset + 16 * out;
@@ -168,18 +174,20 @@ function nest(view, which, at) {
       rect(x + 1, y, width - 4, tall + level * out + 4 * out, { class: "x-frame", style: gray(i), "data-id": `${which} ${i}`,
         "data-from": fresh && i === order.length - 1 ? `add ${which} ${name}` : null }),
       text(x + 10, y + level / 2 + 5, name, START),
-      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix, a part per rank", { ...END, ...(PREFIX[name] ? MONO : { class: "x-small x-soft" }) }),
+      text(x + width - 26, y + level / 2 + 5, PREFIX[name] || "no prefix, a part per rank", { ...END, ...(PREFIX[name] ? MONO : {}) }),
       text(x + width - 14, y + level / 2 + 5, "×", { class: "x-strong" }));
     return pressable(shape, `off ${which} ${i}`, `${WHO[which]} takes ${name} off`,
       () => set({ [which]: order.filter((_, one) => one !== i), repaired: false }));
   });
   const left = at.x + inset, right = at.x + at.width - inset;
-  const hint = at.y + 24 + at.chip + (MOST - order.length) * level;
-  const most = [at.x + 1, top - MOST * level, at.width - 4, tall + MOST * (level + 4)]; // the room for all wrappers
-  return [order.length < MOST && rect(...most, { class: "x-idle", opacity: 0.6 }),
-    !order.length && text(at.x + at.width / 2, hint - level / 2 + 2, "press a wrapper: it goes around", SOFT),
+  const hint = at.y + 24 + at.chip + (room - order.length) * level;
+  const most = [at.x + 1, top - room * level, at.width - 4, tall + room * (level + 4)]; // the room for wrappers
+  return [order.length < room && rect(...most, { class: "x-idle", opacity: 0.6 }),
+    !order.length && text(at.x + at.width / 2, hint - level / 2 + 2, "press a wrapper: it goes around"),
     around.reverse(), rect(left + 1, top, right - left - 4, tall, { class: "x-frame", style: "fill: var(--x-ground)" }),
     text(left + 10, top + level / 2 + 6, "net", { ...START, class: "x-strong" }),
+    value(left + 10, top + 1.5 * level - 5, facts[which].values, `${which} legend`),
+    text(left + 40, top + 1.5 * level + 6, facts[which].values === "Tensor" ? "a tensor" : "parts: rank 0, 1", START),
     Object.keys(SHAPES).map((key, row) => [
       text(right - VALUE - 20, top + level / 2 + 6 + level * row, key, { ...END, ...MONO }),
       value(right - VALUE - 12, top + level / 2 - 5 + level * row, facts[which].values, `${which} in ${row}`)])];
@@ -224,13 +232,13 @@ function keys(view, at) {
   const rows = Object.keys(SHAPES).map((_, row) => row);
   const button = !asking && (cut || !works) && pressable(h("svg:g", {},
     rect(at.button - 75, at.press, 150, 26, { class: "x-frame", style: "fill: var(--x-shade)", rx: 13 }),
-    text(at.button, at.press + 18, cut ? "undo the repair" : "✂ repair the file", { class: "x-small" })),
+    text(at.button, at.press + 18, cut ? "undo the repair" : "✂ repair the file")),
   "repair", cut ? "Undo the repair" : "Repair the file", () => set({ repaired: !cut }));
   const sign = (x, y) => text(x, y, asking ? "?" : agree ? "=" : "≠", { class: "x-strong", "font-size": 18 });
   return [heads.map(([which, words], i) => {
     const flip = narrow || i > 0, far = flip ? width - 2 : 2, x = narrow ? 3 : middle + (i ? 20 : -20), y = at.keys[i];
-    return [text(x, y + 12, words, { ...(flip ? START : END), class: has ? "x-small x-strong" : "x-small x-soft" }),
-      cut && facts[which].prefix && text(far, y + 12, i ? "left outside" : "taken off", { ...(far < x ? START : END), ...SOFT }),
+    return [text(x, y + 12, words, { ...(flip ? START : END), class: has ? "x-strong" : "" }),
+      cut && facts[which].prefix && text(far, y + 12, i ? "left outside" : "taken off", { ...(far < x ? START : END) }),
       rows.map((row) => line(view, which, row, x, y + (narrow ? 17 : 20) + at.pitch * row, flip, far))];
   }), narrow ? sign(20, at.press + 19) : rows.map((row) => sign(middle, at.keys[0] + 37 + at.pitch * row)), button];
 }
@@ -239,11 +247,12 @@ function keys(view, at) {
 // it. What the drawing marks in a key is marked here too.
 function torch({ facts, asking }) {
   const lost = !facts.raises && !facts.num, shards = facts.saved.values === "DTensor" && !facts.repaired;
-  const words = asking ? "Torch's answer:" : facts.repaired ? "Torch's answer, now that the file is repaired:" : facts.raises ? "Torch's error:"
+  if (asking) return [];
+  const words = facts.repaired ? "Torch's answer, now that the file is repaired:" : facts.raises ? "Torch's error:"
     : lost ? "Torch's answer. No tensor was loaded, and this line is all the warning: strict=False repaired nothing."
     : shards ? "Torch's answer, if as many ranks load as saved: each rank's file has only its part." : "Torch's answer:";
   return [h("p.x-tell", {}, words),
-    h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, asking ? "?" : marked(facts))];
+    h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, marked(facts))];
 }
 
 // Mark the keys of an error that one side lacks.
@@ -253,24 +262,28 @@ function marked({ text, raises, repaired, saved, loaded }) {
 }
 
 function draw(view) {
-  const { facts, width, narrow } = view, { programs: lines } = facts, works = facts.num > 0 && !facts.repaired;
+  const { state, facts, width, narrow } = view, { programs: lines } = facts, works = facts.num > 0 && !facts.repaired;
   const chip = 32, level = narrow ? 20 : 26, each = narrow ? width : (width - 34) / 2;
-  const side = 24 + chip + (MOST + 2) * level + 4 + 4 * MOST, below = narrow ? 152 : 112;
-  const at = { pitch: narrow ? 22 : 27, press: side + (narrow ? 62 : 84), button: narrow ? width - 80 : width / 2,
-    keys: narrow ? [side, side + 88] : [side + 6, side + 6] };
-  const sides = [["saved", 0, 0], ["loaded", narrow ? 0 : each + 34, narrow ? side + below : 0]].map(([which, x, y]) => {
-    const place = { x, y, width: each, chip, level };
+  // On a phone there is room for the wrappers that are on, and for a first one.
+  const most = { saved: MOST, loaded: MOST };
+  if (narrow) for (const which of ["saved", "loaded"]) most[which] = Math.max(1, state[which].length);
+  const [first, second] = ["saved", "loaded"].map((which) => 28 + chip + (most[which] + 2) * level + 4 * most[which]);
+  const side = narrow ? first + second + 8 : first, below = narrow ? 158 : 112;
+  const at = { pitch: narrow ? 22 : 27, press: side + (narrow ? 66 : 84), button: narrow ? width - 80 : width / 2,
+    keys: narrow ? [side + 3, side + 94] : [side + 6, side + 6] };
+  const sides = [["saved", 0, 0], ["loaded", narrow ? 0 : each + 34, narrow ? first + 6 : 0]].map(([which, x, y]) => {
+    const place = { x, y, width: each, chip, level, most: most[which] };
     return [text(x + 1, y + 13, TITLES[which], { ...START, class: "x-strong" }), palette(view, which, place), nest(view, which, place)];
   });
   const fold = (words, key, ...parts) =>
     h("details.x-fold", {}, h("summary", { "data-key": `fold ${key}` }, words), parts);
-  const drawing = picture(width, (narrow ? 2 : 1) * side + below + 2, "", sides, keys(view, at),
+  const drawing = picture(width, side + below + 2, "", sides, keys(view, at),
     !narrow && h("svg:path", { class: "x-arrow", d: `M${each + 2} ${side - 42}h28m-7 -5l7 5l-7 5` }));
   return {
     picture: narrow ? drawing : [drawing, ...torch(view)],
     after: narrow ? torch(view) : [],
     below: [
-      h("p", {}, "Press a wrapper to put it on, or one that is on to take it off. Each puts its own part before every key. "
+      h("p", {}, "Press a wrapper to put it on, or one that is on to take it off; of DDP, DataParallel and FSDP2, one takes the other's place. Each puts its own part before every key. "
         + "FSDP2 adds no name: it cuts each tensor, and rank 0's and rank 1's parts have their ranks' colors."),
       works ? h("p", {}, "It loads, since both sides agree. The next reader may not: save plainly.")
         : fold("The repair, for a file that exists", "repair", code(lines.repair, "repair")),

@@ -204,17 +204,17 @@ function machine(i, view, plan) {
       car >= 36 ? [
         (words || numbers) && text(middle(local), carTop + car / 2 - 2, words ? `rank ${r}` : r, named),
         r === sought && text(middle(local), carTop + car / 2 - 2, words ? "rank ?" : "?", { class: `x-guess x-strong${digits}` }),
-        (words || (numbers && pitch >= 22)) && text(middle(local), carTop + car / 2 + 15, words ? (lost ? "no GPU" : `local ${local}`) : local, { class: `x-small${digits}` }),
+        (words || (numbers && pitch >= 22)) && text(middle(local), carTop + car / 2 + 15, words ? (lost ? "no GPU" : `local ${local}`) : local, { class: digits.trim() }),
       ] : numbers && text(middle(local), carTop + car / 2 + 4.5, words ? `rank ${r}` : r, named)),
     `rank${r}`, `rank ${r} local ${local}, node ${i}, ${lost ? "no GPU" : `GPU ${gpu}`}`, () => set({ rank: r }), chosen);
   });
   const gpus = deck && upto(gpus_per_node).map((gpu) => {
     const local = facts.visible.indexOf(gpu), used = local >= 0 && local < n;
-    const name = words ? (local < 0 ? "hidden" : `GPU ${gpu}${!used && pitch > 76 ? ", idle" : ""}`) : local < 0 ? "–" : gpu;
+    const name = words ? (local < 0 ? "hidden" : `GPU ${gpu}${!used && pitch > 84 ? ", idle" : ""}`) : local < 0 ? "–" : gpu;
     return [
       rect(x(gpu), gpuTop, wide, GPU, { class: used ? "x-box" : "x-idle", style: `--hue: ${hue(first + local)}` }),
       used && h("svg:path", { d: `M${middle(local)} ${carTop + car}C${middle(local)} ${gpuTop} ${middle(gpu)} ${carTop + car} ${middle(gpu)} ${gpuTop}`, style: `stroke: ${hue(first + local)}; fill: none`, "stroke-width": 2 }),
-      text(middle(gpu), gpuTop + 17, name, { class: used ? "x-small" : "x-small x-soft" }),
+      text(middle(gpu), gpuTop + 17, name, { class: used ? "" : "x-soft" }),
     ];
   });
   return [
@@ -222,24 +222,22 @@ function machine(i, view, plan) {
     named ? text(left + PAD + 2, floor + 15, tight ? `node ${i}` : title, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" })
       : [text(left, carTop + car / 2 + 4.5, `node ${i}`, { "text-anchor": "start", class: here ? "x-small x-strong" : "x-small" }),
         text(left + side - 3, carTop + car / 2 + 4.5, `${first} …`, { "text-anchor": "end", class: "x-small x-soft x-answer" })],
-    named && plan.machine > 220 && text(left + plan.machine - PAD, floor + 15, `--nproc-per-node ${n}`, { "text-anchor": "end", class: "x-small x-soft" }),
+    named && plan.machine > 220 && text(left + plan.machine - PAD, floor + 15, `--nproc-per-node ${n}`, { "text-anchor": "end" }),
     !deck && upto(gpus_per_node - n).map((k) => rect(x(n + k), carTop, wide, car, { class: "x-idle", rx: 5 })),
     gpus, cars, more(i, view, plan, { x, carTop, wide }),
     braces > 0 && h("svg:g", { class: "x-answer" }, brace(i, view, counted, { x, wide, top })),
   ];
 }
 
-// Count the processes before the chosen one, machine by machine.
-function brace(i, { state: { rank }, facts, width }, counted, { x, wide, top }) {
-  const plus = i ? "+ " : "", here = i === facts.node_rank, bold = { class: "x-strong" };
-  const right = x(counted - 1) + wide, long = right - x(0) > 80 && !here, at = x(facts.local_rank), words = `${counted || !i ? "" : "+ 0 "}= rank ${rank}`;
+// Count the processes before the chosen one: those of the machines before its own, and
+// on its own. The sum below has the same words.
+function brace(i, { facts, width }, counted, { x, wide, top }) {
+  const here = i === facts.node_rank, right = counted ? x(counted - 1) + wide : x(0), long = right - x(0) > 100;
+  const words = here ? `${i ? "+ " : "0 before + "}${counted} local` : `${i ? "+ " : ""}${counted}${long ? " before" : ""}`;
+  const half = 4 * words.length, least = here ? x(0) + half : 0;
   return [
-    counted > 0 && [
-      h("svg:path", { class: "x-line", d: `M${x(0) + 1} ${top - 2}v-5H${right - 1}v5` }),
-      text((x(0) + right) / 2, top - 11, `${plus}${counted}${long ? " before" : ""}`, bold),
-    ],
-    here && (at + 8 * words.length > width ? text(width, top - 11, words, { ...bold, "text-anchor": "end" })
-      : text(at, top - 11, words, { ...bold, "text-anchor": "start" })),
+    counted > 0 && h("svg:path", { class: "x-line", d: `M${x(0) + 1} ${top - 2}v-5H${right - 1}v5` }),
+    (here || counted > 0) && text(Math.min(width - half, Math.max(least, (x(0) + right) / 2)), top - 11, words, { class: "x-strong" }),
   ];
 }
 
@@ -253,9 +251,10 @@ function more(i, { state: { nodes, gpus_per_node }, facts: { node_rank, local_ra
   };
   const ghost = free && h("svg:g", { class: "x-next", onclick: () => resize(n + 1) },
     rect(x(n), carTop, wide, car, { class: "x-idle", rx: 5, style: "fill: transparent" }), // so that it can be pressed
-    text(x(n) + wide / 2, carTop + car / 2 + 5, words ? "+ process" : car > 11 ? "+" : "", { class: "x-small x-soft" }));
+    text(x(n) + wide / 2 + (words ? 7 : 0), carTop + car / 2 + 5, words ? (pitch > 78 ? "press: +1" : "+1") : car > 11 ? "+" : "", { class: "x-small" }));
   return draggable(h("svg:g", {},
     h("svg:rect", { x: edge - reach, y: carTop, width: reach + (free ? wide : reach), height: car, fill: "transparent" }), ghost,
+    pitch > 40 && car > 30 && [-1, 1].map((side) => (side < 0 ? n > 1 : free) && h("svg:path", { class: "x-grip", d: `M${edge + side * 6} ${carTop + car / 2 - 5}l${side * 5} 5l${-side * 5} 5z` })),
     h("svg:rect", { x: edge - grip / 2, y: carTop + car * 0.2, width: grip, height: car * 0.6, rx: grip / 2, class: "x-knob" })),
   `edge${i}`, { label: `processes on node ${i}`, now: n, low: 1, high: gpus_per_node,
     said: count(n, "process"), move: (by, start) => Math.round(start + by / pitch),
@@ -272,11 +271,11 @@ function equation({ state: { rank, nodes }, facts, set, narrow }, y) {
   "sum", { label: "the chosen rank", now: rank, low: 0, high: facts.world_size - 1,
     move: (by, start) => Math.round(start + by / Math.max(3, Math.min(24, 300 / sum(nodes)))),
     step: (by) => rank + by, set: (to) => set({ rank: to }) });
-  const words = narrow || !before ? `= ${before} before + local rank ${facts.local_rank}`
-    : `= ${count(before, "process")} on the nodes before node ${facts.node_rank} + local rank ${facts.local_rank}`;
+  const words = narrow || !before ? `= ${before} before + ${facts.local_rank} local`
+    : `= ${before} before, on the nodes before node ${facts.node_rank}, + ${facts.local_rank} local`;
   const at = { "text-anchor": "start" };
   return [h("svg:g", { class: "x-answer" }, handle, text(wide + 10, y + 4.5, words, at)),
-    text(1, y + 4.5, `rank ? = ? before + local rank ${facts.local_rank}`, { ...at, class: "x-guess" })];
+    text(1, y + 4.5, `rank ? = ? before + ${facts.local_rank} local`, { ...at, class: "x-guess" })];
 }
 
 // The command of the chosen process's node; its numbers are those of the drawing.
@@ -285,7 +284,7 @@ function command({ state: { nodes }, facts, narrow }) {
     ? facts.commands.find((one) => one.includes(`--nproc-per-node ${nodes[facts.node_rank]} `)) : line;
   const flags = mine.split(/ (?=--)/).map((flag) => h("span", {}, flag.split(/(?<=--nnodes |--nproc-per-node )(\d+)/)
     .map((part, i) => (i % 2 ? h("b", {}, part) : part)))); // a line breaks between flags only
-  const where = nodes.length === 1 ? "" : facts.commands.length > 1 ? `On node ${facts.node_rank}: ` : "On each node: ";
+  const where = nodes.length === 1 ? "" : facts.commands.length > 1 ? `On node ${facts.node_rank} (others: their own number): ` : "On each node: ";
   return h("div", { style: `min-height: ${narrow ? 7.6 : 3.4}rem` },
     code(mine, "command", [where, ...flags.flatMap((flag, i) => (i ? [" ", flag] : [flag]))]));
 }
@@ -300,7 +299,7 @@ function draw(view) {
     ],
     after: narrow && [command(view)],
     below: [
-      h("p", {}, "Press a process to choose it; the braces count those before it. Its GPU has its hue; from rank 8 on, all are gray. Dashed: a GPU without a process, or hidden from the job. "
+      h("p", {}, "Press a process to choose it; the braces count those before it. Drag the end of a train, or press the next place. Its GPU has its hue; from rank 8 on, all are gray. Dashed: a GPU without a process, or hidden from the job. "
         + "Yellow: a process that finds no GPU."),
       others && h("p", {}, "Each node gets the command with its own number of processes:"),
       others && facts.commands.map((line, i) => code(line, `command${i}`)),

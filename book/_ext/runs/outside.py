@@ -2,12 +2,13 @@
 
 It is read from book/_data/outside.json, which ``make outside`` writes. The table has a
 row for each test: how it ended with the classes of this book, and with those of
-PyTorch. FILE takes the tests of one file. The role {outside-count}`CLONE FILE passed`
-shows how many tests ended in this way with the classes of this book; FILE may be left
-out, and ``all`` counts every test. ``{outside-runs}`` says when the tests ran, and on
-which commits. {outside-installed}`PACKAGE gap` says by how much the tests with an
-installed package were off, and ``version``, ``torch`` or ``day`` with what and when
-they ran.
+PyTorch. FILE takes the tests of one file. For an installed package, the table has a row
+for each option that was tried: what came out. The role
+{outside-count}`CLONE FILE passed` shows how many tests ended in this way with the
+classes of this book; FILE may be left out, and ``all`` counts every test.
+``{outside-runs}`` says when the tests ran, and on which commits.
+{outside-installed}`PACKAGE gap` says by how much the tests with an installed package
+were off, and ``version``, ``torch`` or ``day`` with what and when they ran.
 """
 
 import json
@@ -85,6 +86,24 @@ def rows(record: dict, clone: str, file: str = "") -> list[list[str]]:
     if not found:
         raise LookupError(f"{DATA} has no tests of {clone} {file}")
     return found
+
+
+def options(record: dict, package: str) -> list[list[str]]:
+    """Return the cells of a package's options: their names, and what came out.
+
+    >>> row = {"clone": "a", "test": "test_on__off", "ends": {"x": "passed: ran: cut"}}
+    >>> options({"rows": [row, {**row, "ends": {"x": "failed: 3"}}]}, "a")
+    [['on, off', 'ran: cut'], ['on, off', 'failed: 3']]
+    """
+    return [
+        [
+            row["test"].removeprefix("test_").replace("__", ", "),
+            end.removeprefix("passed: "),
+        ]
+        for row in record["rows"]
+        for end in row["ends"].values()
+        if row["clone"] == package
+    ]
 
 
 def counts(record: dict, clone: str, file: str = "") -> Counter[str]:
@@ -174,7 +193,8 @@ class OutsideInstalled(SphinxRole):
         record = load(self.env)
         package, key = self.text.split()
         try:
-            found = {"gap": gap(record, package), **record["installed"][package]}[key]
+            about = record["installed"][package]
+            found = gap(record, package) if key == "gap" else about[key]
         except LookupError as error:
             said = self.inliner.reporter.error(f"{DATA}: {error}", line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, said)], [said]
@@ -211,7 +231,12 @@ class Outside(Status):
     def run(self) -> list[nodes.Node]:
         """Build the table from the file as it is now."""
         try:
-            found = rows(load(self.env), *self.arguments)
+            record, clone = load(self.env), self.arguments[0]
+            if clone in record["installed"]:
+                self.heads, self.widths = ("option", "what came out"), (35, 65)
+                found = options(record, clone)
+            else:
+                found = rows(record, *self.arguments)
         except (LookupError, OSError, ValueError) as error:
             raise self.error(f"{DATA}: {error!r}; make outside writes it") from None
         table = self.table(found)

@@ -130,6 +130,8 @@ def test_the_drawing_keeps_the_answer_until_it_is_given(explore):
     words = x.box.locator("svg").first.text_content
     kinds = bars.count()
     assert words().count("then 8 samples: ?") == 4 and "at most" not in words()
+    outlines = x.box.locator("svg .x-idle:not(.x-answer):not(.x-guess)")
+    assert outlines.count() == 4 + 4 + 3  # inputs, activations; weights of the others
     x.press("Next")
     assert bars.count() == kinds and words().count("samples: ?") == 4
     x.press("gather")
@@ -157,6 +159,7 @@ def test_a_step_ends_where_memory_runs_out(explore):
     drawn = hues.count()
     x.press("Next")
     assert "loss: not reached" in words() and over.count() == 0
+    assert "Stage loss: Not reached, because gather ran out of memory." in x.summary
     assert 0 < hues.count() < drawn  # those of the frames that were reached
     x.fill("memory of a device (MB)", 4000)
     assert "not reached" not in words() and hues.count() > drawn

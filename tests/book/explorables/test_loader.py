@@ -12,9 +12,10 @@ def reds(x) -> int:
 
 def chosen(x) -> list[str]:
     """Return the parts of the drawing that show the batch that is followed."""
-    return [
-        one.get_attribute("data-id") for one in x.box.locator("svg .x-chosen").all()
-    ]
+    framed = x.box.locator("svg .x-chosen")
+    return framed.evaluate_all(
+        "all => all.map(one => one.closest('[data-id]').dataset.id)"
+    )
 
 
 def test_workers_are_added_until_the_model_need_not_wait(explore):
@@ -47,7 +48,7 @@ def test_one_number_answers_the_question(explore):
     Before the answer no step is drawn but the first: they could be counted.
     """
     x = explore(PAGE, "loader", asked=True)
-    steps = x.box.locator('svg rect[data-id^="step "]:visible')
+    steps = x.box.locator('svg [data-id^="step "]:visible')
     assert steps.count() == 1
     x.box.locator(".x-ask").get_by_role("button", name="16.7", exact=True).click()
     said = x.box.locator(".x-verdict").inner_text()

@@ -36,7 +36,10 @@ def test_the_number_follows_hand_and_keys_and_keeps_its_sign(explore):
     x.drag(handle.locator("circle"), 60)
     typed = x.field("a number").input_value()
     assert float(typed) < -1e6
-    assert x.summary == Numbers(number=typed).facts["summary"]
+    added = x.field("add to it").input_value()  # in the same ratio to the number
+    assert float(added) / float(typed) == pytest.approx(1e-4 / -3, rel=0.02)
+    assert x.summary == Numbers(number=typed, add=added).facts["summary"]
+    assert "away" not in x.box.locator("svg").first.text_content()
     handle.focus()
     for _ in range(8):
         x.page.keyboard.press("ArrowLeft")
@@ -97,6 +100,8 @@ def test_a_bit_is_flipped(explore):
     assert bits(x) == "1011110000000001"
     for place in range(2, 6):
         x.press(f"Bit {place} of exponent, 1: flip it")
+    added = float(x.field("add to it").input_value())
+    assert added < 1e-8  # as small beside the number as before
     assert bits(x) == "1000000000000001" and "5.96046448e-8" in x.summary
     x.press("Bit 10 of mantissa, 1: flip it")
     assert x.field("a number").input_value() == "-0"
@@ -141,8 +146,10 @@ def test_marks_say_what_becomes_of_the_sum(explore):
     x.fill("a number", "70000")
     assert marks.all_text_contents()[3:] == ["–"] * 3
     rows = x.box.locator("svg [data-key^='row ']")
-    assert rows.nth(2).locator("text").all_text_contents() == ["bf16", "70144", "lost"]
-    assert rows.nth(5).locator("text").all_text_contents()[1:] == ["448", "–"]
+    assert rows.nth(2).locator("text").all_text_contents() == [
+        *["bf16", "70144", "512", "lost"]
+    ]
+    assert rows.nth(5).locator("text").all_text_contents()[1:] == ["448", "32", "–"]
     wrong = x.box.locator("svg [data-key^='row '] circle.x-wrong")
     assert wrong.count() == 3  # fp16, and both of fp8
 

@@ -74,8 +74,21 @@ def test_wrappers_are_put_on_and_taken_off_on_the_drawing(explore):
     assert "≠" not in drawn.text_content() and "=" in drawn.text_content()
     assert drawn.locator(".x-wrong").count() == 0
     for _ in range(2):
-        x.press("The reader wraps in FSDP2")
-    assert "torch refuses fully_shard(fully_shard(net))" in x.error
+        x.press("The reader wraps in compile")
+    assert "torch refuses torch.compile(torch.compile(net))" in x.error
+
+
+def test_fsdp2_takes_the_place_of_ddp(explore):
+    """Nobody builds fully_shard(DDP(net)), so no control offers it."""
+    x = explore(PAGE, "state_dicts")
+    x.press("The writer wraps in compile")
+    x.press("The writer wraps in FSDP2")
+    assert x.summary == StateDictKeys(saved=["FSDP2", "compile"]).facts["summary"]
+    x.press("The writer wraps in DDP")
+    assert x.summary == StateDictKeys(saved=["DDP", "compile"]).facts["summary"]
+    inner = x.field("The writer then in").locator("option").all_text_contents()
+    first = x.field("The writer wraps in").locator("option").all_text_contents()
+    assert [one for one in first if one not in inner] == ["FSDP2 (fully_shard)"]
 
 
 def test_a_repair_takes_the_prefix_off(explore):
@@ -112,10 +125,10 @@ def test_one_mismatch_is_marked_at_a_time(explore):
     """Torch speaks of the keys first, and so does the drawing."""
     x = explore(PAGE, "state_dicts")
     x.press("The writer wraps in FSDP2")
+    x.press("The writer wraps in compile")
     drawn = x.box.locator("svg")
-    assert (
-        drawn.locator("g:has(> .x-wrong) > text").all_text_contents() == ["module."] * 2
-    )
+    wrong = drawn.locator("g:has(> .x-wrong) > text").all_text_contents()
+    assert wrong == ["_orig_mod."] * 2
     assert drawn.locator(".x-wrong").count() == 2
 
 

@@ -33,7 +33,10 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
     facts = WhoIsWho.compute([2, 1], 4, 2, "3,1")
     assert x.summary == facts["summary"]
     here, *each = x.box.locator(".x-code code").all_inner_texts()
-    assert each == facts["commands"] and here == f"On node 1: {each[1]}"
+    assert (
+        each == facts["commands"]
+        and here == f"On node 1 (others: their own number): {each[1]}"
+    )
     assert x.box.locator(".x-code b").all_inner_texts() == ["2", "1"]
     x.press("Reset")
     assert x.field("CUDA_VISIBLE_DEVICES is set").is_checked() is False
@@ -88,14 +91,17 @@ def test_a_rank_is_counted_machine_by_machine(explore):
     """Braces count the processes before it; the sum below is dragged by keyboard."""
     x = explore("book/ch4_ranks", "topology")
     words = x.box.locator(".x-stage svg").first.text_content
-    assert "2 before" in words() and "+ 0 = rank 2" in words()
+    assert "2 before" in words() and "+ 0 local" in words()
+    assert "= 2 before, on the nodes" not in words()  # a phone's sum is the braces'
+    assert words().count("2 before") == 2 and "rank 2= 2 before + 0 local" in words()
     chosen = x.box.get_by_role("slider", name="the chosen rank")
     chosen.focus()
     x.page.keyboard.press("ArrowRight")
     assert "Rank 3 of 4 is local rank 1 on node 1" in x.summary
-    assert "+ 1= rank 3" in words() and "= 2 before + local rank 1" in words()
+    assert words().count("+ 1 local") == 3  # above, below, and in the question
+    assert "rank 3= 2 before + 1 local" in words()
     x.page.keyboard.press("Home")
-    assert "Rank 0 of 4" in x.summary and "before" not in words().partition("= 0")[0]
+    assert "Rank 0 of 4" in x.summary and words().count("0 before + 0 local") == 2
     assert chosen.get_attribute("aria-valuemax") == "3"
     x.drag(chosen, 2 * 24)
     assert "Rank 2 of 4" in x.summary

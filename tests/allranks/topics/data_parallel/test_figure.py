@@ -94,6 +94,16 @@ def test_a_device_runs_out_in_the_first_stage_that_needs_more():
     assert x.facts["runs_out"] == [None] * 4
 
 
+def test_a_stage_that_is_not_reached_is_not_told():
+    """The step ends in gather, and with more memory it goes on."""
+    said = DataParallelForward(stage=STAGES.index("backward")).facts["summary"]
+    assert "Stage backward: Not reached, because gather ran out of memory." in said
+    at_the_end = DataParallelForward(stage=STAGES.index("gather")).facts["summary"]
+    assert "It does not fit: the step ends here. Device 0 would hold" in at_the_end
+    more = DataParallelForward(stage=STAGES.index("backward"), memory_mb=4000)
+    assert "Gradients of the outputs go out" in more.facts["summary"]
+
+
 def test_no_device_waits_that_moves_or_computes_something():
     """To send, receive or compute is work; the loss is device 0's."""
     for change in CHANGES:

@@ -27,6 +27,19 @@ def test_what_does_not_fit_is_named_and_not_said_to_be_lost():
     assert all(one["fits"] for one in Numbers(number="0").facts["formats"].values())
 
 
+@pytest.mark.parametrize("key", ["bf16", "fp16"])
+@pytest.mark.parametrize("number", [1.0, 0.1, 180.0, 65504.0, -2.5])
+def test_the_gap_is_the_way_to_torchs_next_number(key, number):
+    """Upwards, and downwards from the largest number."""
+    here = torch.tensor(number, dtype=DTYPES[key][0])
+    far = torch.tensor(float("inf"), dtype=here.dtype)
+    beside = torch.nextafter(here, far)
+    if beside.isinf():
+        beside = torch.nextafter(here, -far)
+    gap = Numbers(number=str(number)).facts["formats"][key]["gap"]
+    assert float(gap) == pytest.approx(abs(beside - here).item(), rel=5e-3)
+
+
 def test_nothing_is_lost_if_nothing_is_added():
     assert not any(one["lost"] for one in Numbers(add="0").facts["formats"].values())
     minus = Numbers(number="-256", add="-1", form="bf16").facts
