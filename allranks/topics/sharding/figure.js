@@ -53,7 +53,7 @@ function say([name, k, weights], stage, n, reshard) {
   if (name === "backward") return `Layer ${k} runs backward${arrives ? `, layer ${k - 1} arrives` : ""}`
     + (k === n - 1 ? "." : `, the gradients of layer ${k + 1} ${["are added up", "stay"][stage] ?? "collapse"}.`);
   return {
-    start: cut ? "The first layer arrives, and all wait for it." : "All weights are there.",
+    start: cut ? "The first layer arrives, and all wait for it." : "Every rank has all the weights.",
     loss: cut && reshard ? "The last layer arrives again for backward, and all wait for it." : "The loss is computed.",
     reduce: `${stage === 1 ? "All" : "The last"} gradients are added up, and all wait for them.`,
     step: `The optimizer updates ${stage ? "each rank's part" : "all weights"}.`,

@@ -168,7 +168,7 @@ def _say(moment: Moment, stage: int, num_layers: int, reshard: bool) -> str:
     return {
         "start": "The first layer arrives, and all wait for it."
         if cut
-        else "All weights are there.",
+        else "Every rank has all the weights.",
         "loss": "The last layer arrives again for backward, and all wait for it."
         if again
         else "The loss is computed.",
