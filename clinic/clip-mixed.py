@@ -8,8 +8,7 @@ signature: RuntimeError: aten\._foreach_norm\.Scalar got mixed torch\.Tensor and
 
 You see: `aten._foreach_norm.Scalar got mixed torch.Tensor and DTensor` from
 `clip_grad_norm_`. Without clipping, the optimizer fails in the same way on a GPU, where
-it updates all parameters in one `foreach` call. On a CPU, the optimizer steps without
-any message.
+it updates all parameters in one `foreach` call.
 
 Cause: `clip_grad_norm_` computes the norms of all gradients in one call, and this call
 can't mix both kinds of tensors. Some parameters are DTensors, because you sharded their
@@ -21,7 +20,7 @@ that all of them are DTensors of one mesh. Under tensor parallelism, distribute 
 layers as `Replicate()`, a whole copy on each rank.
 
 Next time: list the parameters that are not DTensors. FSDP doesn't average their
-gradients over the ranks either, which is worse than the message.
+gradients over the ranks either, which is worse than this error.
 
 Links: https://github.com/meta-pytorch/torchtune/issues/2420 (clipping fails with tensor parallelism)
 https://github.com/huggingface/accelerate/pull/4219 (plain tensors and DTensors clipped apart)

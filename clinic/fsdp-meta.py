@@ -7,7 +7,8 @@ chapter: ch12_fsdp
 signature: RuntimeError: FSDP parameters should be materialized from meta device before training
 
 You see: `FSDP parameters should be materialized from meta device`, with a list of
-names, at the first forward. Other code says `Cannot copy out of meta tensor; no data!`
+names, at the first forward. With some models from other libraries, the message is
+`Cannot copy out of meta tensor; no data!`
 
 Cause: a model built on the meta device has shapes but no memory. This lets each rank
 shard a model that wouldn't fit on it as a whole. Nothing has given the shards memory or
@@ -19,8 +20,8 @@ stop after `to_empty`, or the model trains with whatever was in memory, without 
 error. `to_empty` empties buffers, too. If a buffer is in no checkpoint
 (`persistent=False`, such as rotary tables), compute it again.
 
-Next time: before the first forward, list the parameters with `p.is_meta`. Neither
-`to_empty` nor a checkpoint has given them memory.
+Next time: before the first forward, list the parameters for which `p.is_meta` is true.
+They still have no memory.
 
 Links: https://github.com/pytorch/pytorch/pull/120351 (the intended steps from the meta device)
 https://github.com/pytorch/torchtitan/issues/1058 (the shorter message, with fully_shard on another library's model)

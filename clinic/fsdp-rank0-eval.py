@@ -8,17 +8,15 @@ signature: rank 1 waits in `loss\.backward\(\)`
 
 You see: no message. Rank 0 prints its validation, with a correct loss. Then the job
 hangs in the next training step: rank 0 in the forward, the other ranks in `backward()`.
-A stack dump shows no rank in the validation.
+A stack dump shows no rank in the validation. (The simpler case, in which the job hangs
+in the validation itself, is {ref}`clinic-fsdp-rank0-forward`.)
 
-Cause: `model.eval()` sends nothing, but each forward of a sharded model gathers weights
-from all ranks, even under `no_grad`. The other ranks don't evaluate. They begin the
-next step, and the all-gathers of their forward get matched with rank 0's validation,
-because both gather the same units in the same order. From then on, rank 0 is one
-forward pass behind. Its next forward gets matched with the other ranks' backward, which
-gathers the units in reverse order, so rank 0 even computes with the rows of two layers
-in one matrix. At last, rank 0's gather meets the other ranks' reduce-scatter, and all
-ranks wait. If the whole model is one unit, all training steps run, and rank 0 hangs in
-its last validation.
+Cause: each forward of a sharded model gathers weights from all ranks, even under
+`no_grad`. The other ranks begin their next step, so rank 0's validation gets matched
+with their forward. From then on, rank 0 is one forward pass behind, and its next
+forward gets matched with their backward. Backward gathers the units in reverse order,
+so rank 0 puts rows of two different layers into one matrix. Eventually, rank 0's
+all-gather meets a reduce-scatter, and all ranks wait.
 
 Cure: let all ranks evaluate, each on its share of the data or all on the same batch,
 and let rank 0 print. Or evaluate a whole copy on rank 0. For this, call
@@ -27,7 +25,8 @@ returns into a model that is not sharded, and evaluate this model.
 
 Next time: count the forward passes of each rank, including those under `no_grad`. If
 rank 0 makes more of them than the other ranks, look for the `if` above the extra
-passes.
+passes. If the whole model is one unit, all training steps run, and rank 0 hangs only in
+its last validation.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)
 """

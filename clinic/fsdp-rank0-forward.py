@@ -20,9 +20,9 @@ not at the `if`: see {ref}`clinic-fsdp-rank0-eval`.
 Cure: let all ranks run the forward, on their shares of the data or on the same batch,
 and let only rank 0 print. If a rank has no data, give it a dummy batch.
 
-Next time: dump a stack of each rank. Look for a rank that is inside your validation
-while the other ranks have finished or run other code. In its stack, find the `if` that
-the other ranks did not pass.
+Next time: dump each rank's stack. Look for a rank that is inside your validation while
+the other ranks have finished or run other code. In its stack, find the `if` that the
+other ranks did not enter.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)
 """

@@ -10,10 +10,10 @@ You see: `Invariant encountered: value was None when it should not be` from the 
 call of `fully_shard`. If the axes of your mesh have names, you see `Cannot concatenate
 overlapping meshes` instead. Neither message mentions the order.
 
-Cause: each `fully_shard` makes a unit of those parameters of its module that no unit
-has yet. Here the root comes first, so it takes all parameters and turns them into
-DTensors. The block's call then mistakes these DTensors for tensor-parallel ones. It
-tries to join their mesh with its own, and fails.
+Cause: each call of `fully_shard` takes those of its module's parameters that don't
+belong to a unit yet, and makes them a unit. Here the root comes first, so it takes all
+parameters and turns them into DTensors. The block's call then mistakes these DTensors
+for tensor-parallel ones. It tries to join their mesh with its own, and fails.
 
 Cure: shard from the inside out. Call `fully_shard` on the blocks first, and on the root
 last. The root takes what remains.

@@ -17,7 +17,9 @@ that train can't share it.
 Cure: pass `use_orig_params=True`, which keeps the parameters, and their
 `requires_grad`, apart. The gradient of the whole flat tensor still takes memory until
 it is reduced, so wrap frozen layers separately where you can. Or use the successor,
-`fully_shard`. It shards each parameter on its own, so you can mix both kinds.
+`fully_shard`. It shards each parameter on its own, so you can mix both kinds. In the
+fixed run below, rank 0's part of the flat tensor is all frozen, so only rank 1 has
+gradients.
 
 Next time: print `{p.requires_grad for p in module.parameters()}` for each module that
 the wrapping policy chooses. A module with both values is the culprit.

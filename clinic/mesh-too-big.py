@@ -12,8 +12,9 @@ a configuration for a larger machine on a small one.
 Cause: the axes of a mesh multiply: 2 x 2 needs four ranks. A mesh that is too small is
 accepted silently. The ranks left over are not part of it, and they fail or hang later.
 
-Cure: fix the axes that the model demands, and compute the remaining axis from the world
-size. Check that the product of all axes equals the world size: not more, not less.
+Cure: first choose the axes whose size the model dictates. Then compute the remaining
+axis from the world size. Check that the product of all axes equals the world size: not
+more, not less.
 
 Next time: print `mesh` and `dist.get_world_size()`. A wrong world size often comes from
 the launcher's `--nproc-per-node` or `--nnodes`.

@@ -7,8 +7,7 @@ chapter: ch6_model_parallel
 signature: RuntimeError: shape '\[1, 2, 4, 2\]' is invalid for input of size 8
 
 You see: `shape '[…]' is invalid for input of size …` in attention, and the size is too
-small by a factor of W, the number of ranks. If the view has its -1 in another place,
-there is no error here, but the shapes are wrong further on.
+small by a factor of W, the number of ranks.
 
 Cause: `ColwiseParallel` cuts the projection's output features. Its output is a plain
 tensor, this rank's part, with the heads of this rank only. But the model's `view` uses

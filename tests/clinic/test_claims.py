@@ -200,7 +200,7 @@ def test_after_a_lone_evaluation_rank_0_mixes_two_layers():
 
 def test_one_unit_hangs_only_in_the_last_lone_evaluation():
     """Rank 0 keeps the only unit, so its next forward gathers nothing."""
-    assert "If the whole model is one unit" in prose(LONE.slug, "Cause")
+    assert "If the whole model is one unit" in prose(LONE.slug, "Next time")
     one_unit = LONE.given.replace("fully_shard(nn.Linear(4, 4))", "nn.Linear(4, 4)")
     (zero, one), where = hang(one_unit)
     assert one == "2 steps done\n" and zero.startswith("step 0 validated")
