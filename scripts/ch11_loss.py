@@ -101,7 +101,8 @@ def main(args) -> None:
     torch.set_num_threads(1)  # times compare better
     first, wanted = None, forecast(args)
     job.put("MB         kept  formula     peak     time  largest gap")
-    for way, kept in zip((plain, ours, torchs), wanted, strict=True):
+    ways = {"plain": plain, "ours": ours, "torch": torchs}.items()
+    for (name, way), kept in zip(ways, wanted, strict=True):
         net, optimizer, x, y = make(args)
         clock = time.process_time if x.is_cpu else time.perf_counter
         todo = partial(run, loss_of=partial(way, size=args.chunk))
@@ -119,7 +120,7 @@ def main(args) -> None:
         numbers = [n / 1e6 for n in (real, kept, found["peak"]["Total"])]
         row = "".join(f"{n:9.2f}" for n in numbers)
         row += f"{1e3 * min(times):6.1f} ms"
-        job.put(f"{way.__name__:6}{row}  {max(gaps):.1e}, {loss=:.6f}")
+        job.put(f"{name:6}{row}  {max(gaps):.1e}, {loss=:.6f}")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main(args) -> None:
         if not all(map(torch.equal, gradients(net, x, y, hooks), right)):
             job.refuse(f"{hooks}: other gradients: that is a bug")
     job.put("all gradients are equal, bit for bit")
-    job.put(f"activations on {x.device}: {kept:,} bytes")
+    job.put(f"activations kept: {kept:,} bytes")
     job.put(f"sent to the CPU's memory: {ours.bytes:,} bytes by us")
     job.put(f"sent by torch: {sum(sent):,}, also weights, and some twice")
     for name, rate in LINKS.items():

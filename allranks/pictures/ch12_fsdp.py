@@ -156,8 +156,8 @@ def timeline(output: str) -> Picture:
     waited = {name: waits for name, (*_, waits, _) in steps.items()}
     title = claim(
         waited["ahead"] < waited["in turn"],
-        f"Gathering ahead, the rank waits {waited['ahead']:.0f} ms for weights; without "
-        f"it, {waited['in turn']:.0f} ms",
+        f"Gathering ahead, the rank waits {waited['ahead']:.0f} ms for weights; "
+        f"without it, {waited['in turn']:.0f} ms",
     )
     end = max(step for _, step, *_ in steps.values())
 
