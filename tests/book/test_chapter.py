@@ -142,9 +142,9 @@ def test_the_map_and_the_course_leave_a_draft_out(tree):
     assert NAME in listed and DRAFT not in listed and "Drafts" not in parts
     assert chapter.numbered(tree.root)[-1] == NAME
     assert links.files(tree.root, f"book/{DRAFT}") == [f"scripts/{DRAFT}.py"]
-    assert f"- caption: Drafts\n    chapters:\n      - file: book/{DRAFT}\n" in (
-        (tree.root / "_toc.yml").read_text("utf8")
-    )
+    contents = (tree.root / "_toc.yml").read_text("utf8")
+    _, drafts = contents.split("- caption: Drafts\n    chapters:\n")  # there is one part
+    assert drafts.endswith(f"      - file: book/{DRAFT}\n")
 
 
 @pytest.mark.parametrize(

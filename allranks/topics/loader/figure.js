@@ -185,7 +185,7 @@ function bar({ x, from, to, at, set }, b, begin, end, y, tall, { id, told, fly }
   const word = fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: look, "data-id": fly ? null : `t ${id} ${b}` });
   return h("svg:g", b < NUM ? { onclick: () => set({ batch: b }), style: "cursor: pointer" } : {}, h("svg:title", {}, told),
     // What flies keeps its own size, and its place stays marked until it is there.
-    fly ? [rect(left, y, Math.max(least, wide - 1), tall, { class: "x-idle" }), fits && text(left + wide / 2, y + tall / 2 + 4.5, b, { class: "x-soft" }),
+    fly ? [rect(left, y, Math.max(least, wide - 1), tall, { class: "x-idle" }),
       h("svg:g", { "data-id": `${id} ${b}`, "data-from": fly }, box, word)] : [box, word]);
 }
 
