@@ -90,27 +90,33 @@ def places(output: str) -> Picture:
         f"{len(lines)} ranks on {len(hosts)} machines: each has its machine's cuda:0",
     )
 
-    def draw(width: int) -> Sheet:
-        sheet = Sheet(width, 122)
-        room = width / len(hosts)
-        for place, host in enumerate(hosts):
-            x = room * place
-            sheet.frame(x + 2, 0, room - 12, 122)
-            sheet.words(x + 14, 22, host, bold=True)
-            # A machine has a frame, and in it a box for each of its ranks.
-            mine = [line for line in lines if line[2] == host]
-            cell = (room - 36) / len(mine)
-            for i, line in enumerate(mine):
-                texts = (f"rank {line[1]}", f"local rank {line[3]}", line[4])
-                box = (x + 14 + cell * i, 36, cell - 4, 72)
-                sheet.box(*box, *texts, rank=int(line[1]), strong=0.3)
-        return sheet
-
+    each: dict[str, dict] = {host: {} for host in hosts}
+    for line in lines:
+        texts = f"rank {line[1]}", f"local rank {line[3]}", line[4]
+        each[line[2]][int(line[1])] = texts
     said = "; ".join(
         f"rank {line[1]} on {line[2]}, local rank {line[3]}, {line[4]}"
         for line in lines
     )
-    return plate(title, f"{said}.", draw)
+    return plate(title, f"{said}.", lambda width: machines(each, width))
+
+
+def machines(each: dict[str, dict[int, tuple[str, ...]]], width: int) -> Sheet:
+    """Draw a frame for each machine, and in it a box for each of its ranks.
+
+    Args:
+        each: for each machine, the lines of text of each of its ranks.
+        width: of the drawing, in px.
+    """
+    sheet, room = Sheet(width, 122), width / len(each)
+    for place, (host, ranks) in enumerate(each.items()):
+        x, cell = room * place, (room - 36) / len(ranks)
+        sheet.frame(x + 2, 0, room - 12, 122)
+        sheet.words(x + 14, 22, host, bold=True)
+        for i, (rank, texts) in enumerate(ranks.items()):
+            box = (x + 14 + cell * i, 36, cell - 4, 72)
+            sheet.box(*box, *texts, rank=rank, strong=0.3)
+    return sheet
 
 
 def mesh(given: str) -> Picture:

@@ -143,7 +143,7 @@ def test_the_map_and_the_course_leave_a_draft_out(tree):
     assert chapter.numbered(tree.root)[-1] == NAME
     assert links.files(tree.root, f"book/{DRAFT}") == [f"scripts/{DRAFT}.py"]
     contents = (tree.root / "_toc.yml").read_text("utf8")
-    _, drafts = contents.split("- caption: Drafts\n    chapters:\n")  # there is one part
+    _, drafts = contents.split("- caption: Drafts\n    chapters:\n")  # one part
     assert drafts.endswith(f"      - file: book/{DRAFT}\n")
 
 
