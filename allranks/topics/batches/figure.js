@@ -211,7 +211,7 @@ function bracket({ num_samples: n, world_size: W }, { share }, at, { rows, acros
 // Say where the order comes from; that it never changes is wrong.
 function origin({ shuffle, set_epoch, epoch, seed }, narrow) {
   if (!shuffle) return text(GUTTER, 13, "shuffle=False: in order, in each epoch", { "text-anchor": "start", class: "x-small x-soft" });
-  const words = set_epoch ? `set_epoch(${epoch}): shuffled from seed + epoch = ${seed + epoch}${narrow ? "" : ", so each epoch differs"}`
+  const words = set_epoch ? `set_epoch(${epoch}): ${narrow ? "" : "shuffled from "}seed + epoch = ${seed + epoch}${narrow ? "" : ", so each epoch differs"}`
     : `no set_epoch: ${narrow ? "" : "each epoch repeats "}the order of epoch 0${narrow ? " again" : ""}`;
   return [!set_epoch && rect(GUTTER, 0, 7.1 * words.length + 4, 18, { class: "x-wrong" }),
     text(GUTTER + (set_epoch ? 0 : 6), 13, words, { "text-anchor": "start", class: set_epoch ? "" : "x-small x-on-wrong" })];

@@ -194,8 +194,9 @@ function row(view, at, i) {
 function band({ state, set, width, narrow, asking }, at) {
   const map = range01({ kind: "number", range: [...SPEEDS, true] }), { floor } = at, winners = [];
   const x = (speed) => 4 + (width - 8) * map.place(speed), now = x(state.gb_per_s);
-  for (let i = 0; i <= POINTS; i++) {
-    const speed = SPEEDS[0] * (SPEEDS[1] / SPEEDS[0]) ** (i / POINTS), name = best(ways(state, speed * 1e9));
+  const grid = Array.from({ length: POINTS + 1 }, (_, i) => SPEEDS[0] * (SPEEDS[1] / SPEEDS[0]) ** (i / POINTS));
+  for (const speed of [...grid, state.gb_per_s].sort((a, b) => a - b)) { // with the handle's own
+    const name = best(ways(state, speed * 1e9));
     if (winners.at(-1)?.[0] !== name) winners.push([name, x(speed)]);
   }
   const parts = winners.map(([name, from], i) => {
@@ -204,7 +205,7 @@ function band({ state, set, width, narrow, asking }, at) {
       inside(from, floor + 17, to - from, LABELS[name], BRIEF[name])];
   });
   const here = winners.findLastIndex(([, from]) => from <= now), [, from] = winners[here];
-  parts.push(rect(from, floor, Math.max(1, (winners[here + 1]?.[1] ?? width - 4) - from), BAND, { class: "x-frame x-chosen", rx: 0 }));
+  parts.push(rect(from, floor, Math.max(1, (winners[here + 1]?.[1] ?? width - 4) - from), BAND, { class: "x-frame x-chosen", rx: 0, "data-id": `here ${winners[here][0]}` }));
   const names = LINKS.map(([, , speed], i) => {
     const [words, anchor, by] = narrow && [1, 4].includes(i) ? [] : SHORT[i];
     return words && [h("svg:path", { class: "x-frame", d: `M${x(speed)} ${floor - 5}v5` }),

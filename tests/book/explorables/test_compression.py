@@ -45,6 +45,16 @@ def test_the_bandwidth_follows_the_hand_and_the_keys(explore):
     assert float(handle.get_attribute("aria-valuenow")) > 2 * speed
 
 
+@pytest.mark.parametrize("speed", [11, 12, 13])
+def test_the_strip_frames_the_way_that_is_fastest(explore, speed):
+    """Also close to the border of two ways, which a grid of speeds would miss."""
+    x = explore(PAGE, "compression")
+    x.fill("B, GB/s per link", speed)
+    times = Compression(gb_per_s=speed).facts
+    frame = x.box.locator("svg .x-chosen[data-id^='here']")
+    assert frame.get_attribute("data-id") == f"here {times['fastest']}"
+
+
 def test_models_and_links_set_their_numbers(explore):
     x = explore(PAGE, "compression")
     x.field("Model").select_option("GPT-2 small on H100s")
