@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.command import obstacle
+from allranks.cluster.command import in_namespaces, obstacle
 
 CLUSTER = [sys.executable, "-m", "allranks.cluster"]
 WHY = obstacle()
@@ -171,6 +171,15 @@ class TestEnds:
         done = subprocess.run(["bash", "-c", f"{words} | head -1"], capture_output=True)
         assert done.stdout.count(b"\n") == 1
         wait_until(lambda: not processes("75319"), "yes lives on")
+
+
+@apart
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_namespaces_are_made_each_time():
+    """Of 500 starts none is refused: a shell between them once gave up its rights."""
+    ends = [in_namespaces(["true"]).wait() for _ in range(500)]
+    assert set(ends) == {0}
 
 
 @apart
