@@ -1,13 +1,20 @@
 """The launcher by hand: it places ranks as torchrun does, stops and restarts them."""
 
+import inspect
 import os
 import re
 import subprocess
 import sys
 
 import pytest
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 
 from allranks.base.paths import ROOT
+from allranks.cluster.command import obstacle
 from book._tools import commands
 from scripts import draft_machines as script
 
@@ -81,6 +88,30 @@ def test_torchrun_numbers_nodes_as_they_arrive():
     ranks = re.findall(r"\[rank (\d)/4\] node_rank (\d), local_rank (\d)", output)
     assert code == 0 and "processes by node: 2 + 2; world_size 4: verified" in output
     assert sorted(map("".join, ranks)) == ["000", "101", "210", "311"]
+
+
+TORCHRUN = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-conf join_timeout=3"
+MISTAKES = {  # of the page's table: how many nodes run what
+    "the endpoint is localhost": "2 -- {} --rdzv-endpoint localhost:29500 no.py",
+    "a node is missing": "1 -- {} --rdzv-endpoint node0:29500 no.py",
+}
+
+
+@pytest.mark.skipif(bool(obstacle()), reason=f"no namespaces here: {obstacle()}")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_nodes_that_do_not_meet_say_so_in_the_end(mistake):
+    """After the time that the page names, and which is shorter here."""
+    line = MISTAKES[mistake].format(f"{TORCHRUN} --rdzv-id job1")
+    code, output = commands.run(f"python -m allranks.cluster {line}")
+    assert code == 1 and "RendezvousTimeoutError" in output
+
+
+def test_how_long_is_waited():
+    """Ten minutes for a node, half an hour for a message, five seconds for a sign."""
+    assert RendezvousTimeout().join.total_seconds() == 10 * 60
+    assert default_pg_timeout.total_seconds() == 30 * 60
+    make = inspect.signature(DynamicRendezvousHandler.from_backend).parameters
+    assert make["keep_alive_interval"].default == 5
 
 
 @pytest.mark.parametrize(
